@@ -117,7 +117,9 @@ class Cluster:
             views[:] = self.views(namespace)
             failed = [view for view in views if view.phase == "Failed"]
             if failed:
-                raise WaitError(f"pod '{failed[0].name}' failed on {failed[0].node}: {failed[0].message or self.log(namespace, failed[0].name)}")
+                raise WaitError(
+                    f"pod '{failed[0].name}' failed on {failed[0].node}: {failed[0].message or self.log(namespace, failed[0].name)}"
+                )
             return len(views) >= count and all(view.inside for view in views)
 
         def instead() -> str:
