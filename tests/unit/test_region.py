@@ -1,0 +1,283 @@
+"""The slot's files: the Python mirror agrees with the C header, and pages survive dead writers and hostile tenants."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tenfold import region
+from tenfold.errors import RegionError
+
+HEADER = Path(__file__).resolve().parents[2] / "files" / "hook" / "include"
+UUID_A = "GPU-11111111-2222-3333-4444-555555555555"
+UUID_B = "MIG-aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee"
+
+# Python name of an offset or size -> the C expression it must equal.
+LAYOUT = {
+    "ABI_VERSION": (region.ABI_VERSION, "TENFOLD_ABI_VERSION"),
+    "CONFIG_MAGIC": (region.CONFIG_MAGIC, "TENFOLD_CONFIG_MAGIC"),
+    "STATE_MAGIC": (region.STATE_MAGIC, "TENFOLD_STATE_MAGIC"),
+    "GPUS_MAX": (region.GPUS_MAX, "TENFOLD_GPUS_MAX"),
+    "SLOTS_MAX": (region.SLOTS_MAX, "TENFOLD_SLOTS_MAX"),
+    "UUID_CHARS": (region.UUID_CHARS, "TENFOLD_UUID_CHARS"),
+    "BYTES_MASK": (region.BYTES_MASK, "TENFOLD_BYTES_MASK"),
+    "CONFIG_BYTES": (region.CONFIG_BYTES, "TENFOLD_CONFIG_BYTES"),
+    "STATE_BYTES": (region.STATE_BYTES, "sizeof(struct tenfold_state)"),
+    "HEADER_BYTES": (region.HEADER_BYTES, "sizeof(struct tenfold_header)"),
+    "HEADER.size": (region.HEADER.size, "sizeof(struct tenfold_header)"),
+    "header.magic": (0, "offsetof(struct tenfold_header, magic)"),
+    "header.abi_version": (8, "offsetof(struct tenfold_header, abi_version)"),
+    "header.header_bytes": (12, "offsetof(struct tenfold_header, header_bytes)"),
+    "header.file_bytes": (16, "offsetof(struct tenfold_header, file_bytes)"),
+    "header.generation": (region.HEADER_GENERATION_OFFSET, "offsetof(struct tenfold_header, generation)"),
+    "header.active": (region.HEADER_ACTIVE_OFFSET, "offsetof(struct tenfold_header, active)"),
+    "copy 0": (region.COPY_OFFSETS[0], "TENFOLD_CONFIG_COPY_OFFSET(0)"),
+    "copy 1": (region.COPY_OFFSETS[1], "TENFOLD_CONFIG_COPY_OFFSET(1)"),
+    "COPY_BYTES": (region.COPY_BYTES, "sizeof(struct tenfold_config_copy)"),
+    "copy.checksum": (0, "offsetof(struct tenfold_config_copy, checksum)"),
+    "copy.generation": (8, "offsetof(struct tenfold_config_copy, generation)"),
+    "copy.gpu_count": (16, "offsetof(struct tenfold_config_copy, gpu_count)"),
+    "copy.policy": (20, "offsetof(struct tenfold_config_copy, policy)"),
+    "copy.view": (24, "offsetof(struct tenfold_config_copy, view)"),
+    "copy.gpus": (region.COPY_HEAD.size, "offsetof(struct tenfold_config_copy, gpus)"),
+    "GPU_CONFIG.size": (region.GPU_CONFIG.size, "sizeof(struct tenfold_gpu_config)"),
+    "gpu.uuid": (0, "offsetof(struct tenfold_gpu_config, uuid)"),
+    "gpu.memory_limit_bytes": (48, "offsetof(struct tenfold_gpu_config, memory_limit_bytes)"),
+    "gpu.overhead_reserve_bytes": (56, "offsetof(struct tenfold_gpu_config, overhead_reserve_bytes)"),
+    "gpu.core_limit_percent": (64, "offsetof(struct tenfold_gpu_config, core_limit_percent)"),
+    "gpu.mode": (68, "offsetof(struct tenfold_gpu_config, mode)"),
+    "gpu.priority": (72, "offsetof(struct tenfold_gpu_config, priority)"),
+    "gpu.neighbours": (76, "offsetof(struct tenfold_gpu_config, neighbours)"),
+    "GPU_STATE_STRIDE": (region.GPU_STATE_STRIDE, "sizeof(struct tenfold_gpu_state)"),
+    "state.counters": (region.HEADER_BYTES, "offsetof(struct tenfold_state, slots_high_water)"),
+    "state.open_fallbacks": (region.HEADER_BYTES + 8, "offsetof(struct tenfold_state, open_fallbacks)"),
+    "state.unknown_entry_points": (region.HEADER_BYTES + 16, "offsetof(struct tenfold_state, unknown_entry_points)"),
+    "state.reaped": (region.HEADER_BYTES + 24, "offsetof(struct tenfold_state, reaped)"),
+    "STATE_GPUS_OFFSET": (region.STATE_GPUS_OFFSET, "offsetof(struct tenfold_state, gpus)"),
+    "STATE_SLOTS_OFFSET": (region.STATE_SLOTS_OFFSET, "offsetof(struct tenfold_state, slots)"),
+    "gpu_state.used": (48, "offsetof(struct tenfold_gpu_state, used)"),
+    "gpu_state.gpu_time_us": (56, "offsetof(struct tenfold_gpu_state, gpu_time_us)"),
+    "gpu_state.refusals": (64, "offsetof(struct tenfold_gpu_state, refusals)"),
+    "SLOT_STRIDE": (region.SLOT_STRIDE, "sizeof(struct tenfold_slot)"),
+    "slot.identity": (0, "offsetof(struct tenfold_slot, identity)"),
+    "slot.start_ticks": (8, "offsetof(struct tenfold_slot, start_ticks)"),
+    "slot.pid_namespace": (16, "offsetof(struct tenfold_slot, pid_namespace)"),
+    "slot.pid": (24, "offsetof(struct tenfold_slot, pid)"),
+    "SLOT_USED_OFFSET": (region.SLOT_USED_OFFSET, "offsetof(struct tenfold_slot, used)"),
+    "modes": (region.MODES.index("off"), "TENFOLD_MODE_OFF"),
+    "elastic": (region.MODES.index("elastic"), "TENFOLD_MODE_ELASTIC"),
+    "open": (region.POLICIES.index("open"), "TENFOLD_POLICY_OPEN"),
+    "view clocks": (1 << region.VIEWS.index("clocks"), "TENFOLD_VIEW_CLOCKS"),
+    "view compute mode": (1 << region.VIEWS.index("compute_mode"), "TENFOLD_VIEW_COMPUTE_MODE"),
+}
+
+
+def quota(uuid: str = UUID_A, memory: int = 8 << 30, cores: int = 10, **rest: object) -> region.GpuQuota:
+    return region.GpuQuota(uuid, memory, cores, **rest)  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(shutil.which("cc") is None and shutil.which("gcc") is None, reason="no C compiler on this machine")
+def test_every_offset_equals_the_c_header(tmp_path: Path) -> None:
+    lines = "\n".join(f'printf("%llu\\n", (unsigned long long)({expression}));' for _value, expression in LAYOUT.values())
+    source = tmp_path / "layout.c"
+    source.write_text(f'#include <stdio.h>\n#include "tenfold_region.h"\nint main(void) {{\n{lines}\nreturn 0;\n}}\n')
+    compiler = shutil.which("gcc") or "cc"
+    subprocess.run(
+        [compiler, "-std=c11", "-Wall", "-Wextra", "-Werror", f"-I{HEADER}", "-o", str(tmp_path / "layout"), str(source)], check=True
+    )
+    printed = subprocess.run([str(tmp_path / "layout")], check=True, capture_output=True, text=True).stdout.split()
+    assert dict(zip(LAYOUT, map(int, printed))) == {name: value for name, (value, _expression) in LAYOUT.items()}
+
+
+class TestCreating:
+    def test_files_have_the_modes_and_sizes_that_the_container_needs(self, tmp_path: Path) -> None:
+        region.create_slot(tmp_path / "slot", [quota()])
+        config, state = (tmp_path / "slot" / name for name in ("config", "state"))
+        assert stat.S_IMODE(config.stat().st_mode) == 0o444
+        assert stat.S_IMODE(state.stat().st_mode) == 0o666
+        assert config.stat().st_size == region.CONFIG_BYTES
+        assert state.stat().st_size == region.STATE_BYTES
+
+    def test_every_block_is_allocated_so_that_a_full_tmpfs_is_no_bus_error(self, tmp_path: Path) -> None:
+        region.create_slot(tmp_path, [quota()])
+        assert (tmp_path / "state").stat().st_blocks * 512 >= region.STATE_BYTES
+
+    def test_a_fresh_state_names_its_cards_and_uses_nothing(self, tmp_path: Path) -> None:
+        region.create_slot(tmp_path, [quota(), quota(UUID_B)])
+        state = region.read_state(tmp_path)
+        assert [(gpu.uuid, gpu.used_bytes, gpu.gpu_time_us, gpu.processes) for gpu in state.gpus] == [(UUID_A, 0, 0, 0), (UUID_B, 0, 0, 0)]
+
+    def test_creating_again_keeps_the_page_file_and_replaces_the_state(self, tmp_path: Path) -> None:
+        region.create_slot(tmp_path, [quota()])
+        config_inode, state_inode = (tmp_path / "config").stat().st_ino, (tmp_path / "state").stat().st_ino
+        page = region.create_slot(tmp_path, [quota(cores=30)])
+        assert (tmp_path / "config").stat().st_ino == config_inode
+        assert (tmp_path / "state").stat().st_ino != state_inode
+        assert page.gpus[0].core_limit_percent == 30
+        assert region.read_state(tmp_path).generation == 2
+
+    def test_another_abi_is_refused_with_both_numbers(self, tmp_path: Path) -> None:
+        with pytest.raises(RegionError, match="hook ABI 7 is not supported, expected 1"):
+            region.create_slot(tmp_path, [quota()], 7)
+
+    def test_a_failed_creation_leaves_nothing(self, tmp_path: Path) -> None:
+        with pytest.raises(RegionError, match="core_limit_percent"):
+            region.create_slot(tmp_path / "slot", [quota(cores=101)])
+        assert not (tmp_path / "slot").exists()
+
+
+class TestThePage:
+    @given(
+        memory=st.integers(0, region.BYTES_MASK),
+        cores=st.integers(0, 100),
+        mode=st.sampled_from(region.MODES),
+        priority=st.integers(-(2**31), 2**31 - 1),
+        policy=st.sampled_from(region.POLICIES),
+        view=st.sets(st.sampled_from(region.VIEWS)),
+    )
+    def test_what_is_written_is_read(
+        self, tmp_path_factory: pytest.TempPathFactory, memory: int, cores: int, mode: str, priority: int, policy: str, view: set[str]
+    ) -> None:
+        folder = tmp_path_factory.mktemp("slot")
+        gpus = [quota(memory=memory, cores=cores, mode=mode, priority=priority, neighbours=3), quota(UUID_B)]
+        region.create_slot(folder, gpus, policy=policy, view=sorted(view))
+        page = region.read_config(folder)
+        assert (page.gpus, page.policy, set(page.view), page.generation) == (gpus, policy, view, 1)
+
+    def test_each_write_is_in_place_and_raises_the_generation(self, tmp_path: Path) -> None:
+        region.create_slot(tmp_path, [quota()])
+        inode = (tmp_path / "config").stat().st_ino
+        for number in range(2, 6):
+            page = region.write_config(tmp_path, [quota(cores=number)])
+            assert page.generation == number
+        assert (tmp_path / "config").stat().st_ino == inode
+        assert region.read_config(tmp_path).gpus[0].core_limit_percent == 5
+
+    def test_a_writer_that_dies_before_the_switch_leaves_the_old_page(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        region.create_slot(tmp_path, [quota(cores=10)])
+        real = os.pwrite
+
+        def dies(descriptor: int, data: bytes, offset: int) -> int:
+            if offset in region.COPY_OFFSETS:
+                real(descriptor, data[: len(data) // 2], offset)
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "pwrite", dies)
+            with pytest.raises(KeyboardInterrupt):
+                region.write_config(tmp_path, [quota(cores=99)])
+        assert region.read_config(tmp_path).gpus[0].core_limit_percent == 10
+        assert region.write_config(tmp_path, [quota(cores=50)]).gpus[0].core_limit_percent == 50
+
+    def test_a_damaged_active_copy_falls_back_to_the_other(self, tmp_path: Path) -> None:
+        region.create_slot(tmp_path, [quota(cores=10)])
+        region.write_config(tmp_path, [quota(cores=20)])
+        damage(tmp_path / "config", region.COPY_OFFSETS[1] + 70)
+        assert region.read_config(tmp_path).gpus[0].core_limit_percent == 10
+
+    def test_two_damaged_copies_are_an_error_not_a_guess(self, tmp_path: Path) -> None:
+        region.create_slot(tmp_path, [quota()])
+        for offset in region.COPY_OFFSETS:
+            damage(tmp_path / "config", offset + 70)
+        with pytest.raises(RegionError, match="both copies"):
+            region.read_config(tmp_path)
+
+    def test_two_writers_never_interleave(self, tmp_path: Path) -> None:
+        region.create_slot(tmp_path, [quota()])
+        children = []
+        for _ in range(2):
+            pid = os.fork()
+            if pid == 0:
+                for step in range(40):
+                    region.write_config(tmp_path, [quota(cores=step)])
+                os._exit(0)
+            children.append(pid)
+        assert [os.waitpid(pid, 0)[1] for pid in children] == [0, 0]
+        assert region.read_config(tmp_path).generation == 81
+
+    @pytest.mark.parametrize(
+        ("wrong", "message"),
+        [
+            (quota("GPU-1"), "card UUID is 'GPU-1'"),
+            (quota(memory=-1), "memory_limit_bytes"),
+            (quota(memory=1 << 42), "memory_limit_bytes"),
+            (quota(mode="soft"), "mode of card"),
+            (quota(cores=101), "core_limit_percent"),
+        ],
+    )
+    def test_wrong_quotas_are_refused_by_name(self, tmp_path: Path, wrong: region.GpuQuota, message: str) -> None:
+        region.create_slot(tmp_path, [quota()])
+        before = (tmp_path / "config").read_bytes()
+        with pytest.raises(RegionError, match=message):
+            region.write_config(tmp_path, [wrong])
+        assert (tmp_path / "config").read_bytes() == before
+
+    def test_one_card_twice_and_too_many_cards_are_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(RegionError, match="appears twice"):
+            region.create_slot(tmp_path, [quota(), quota()])
+        many = [quota(f"GPU-{number:08x}-0000-0000-0000-000000000000") for number in range(17)]
+        with pytest.raises(RegionError, match="at most 16 cards"):
+            region.create_slot(tmp_path, many)
+
+
+class TestTheState:
+    """The tenant can write anything into it; the host reports numbers or an error, and never maps it."""
+
+    def test_used_bytes_come_without_the_tag(self, tmp_path: Path) -> None:
+        region.create_slot(tmp_path, [quota()])
+        poke(tmp_path / "state", region.STATE_GPUS_OFFSET + 48, struct.pack("<QQQ", 5 << 42 | 1234, 77, 2))
+        poke(tmp_path / "state", region.STATE_SLOTS_OFFSET + 3 * region.SLOT_STRIDE, struct.pack("<Q", 1 | 42 << 2))
+        poke(tmp_path / "state", region.STATE_SLOTS_OFFSET + 3 * region.SLOT_STRIDE + region.SLOT_USED_OFFSET, struct.pack("<Q", 1234))
+        state = region.read_state(tmp_path)
+        assert state.gpus == [region.GpuState(UUID_A, 1234, 77, 1, 2)]
+        assert state.processes == 1
+
+    @pytest.mark.parametrize("size", [0, 63, region.STATE_BYTES - 1, region.STATE_BYTES + 1])
+    def test_a_file_of_another_size_is_an_error(self, tmp_path: Path, size: int) -> None:
+        region.create_slot(tmp_path, [quota()])
+        os.truncate(tmp_path / "state", size)
+        with pytest.raises(RegionError, match="bytes, expected"):
+            region.read_state(tmp_path)
+
+    def test_a_link_is_not_followed(self, tmp_path: Path) -> None:
+        region.create_slot(tmp_path / "a", [quota()])
+        region.create_slot(tmp_path / "b", [quota()])
+        (tmp_path / "b" / "state").unlink()
+        (tmp_path / "b" / "state").symlink_to(tmp_path / "a" / "state")
+        with pytest.raises(RegionError, match="cannot open"):
+            region.read_state(tmp_path / "b")
+
+    def test_a_pipe_does_not_block(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "state")
+        with pytest.raises(RegionError, match="no regular file"):
+            region.read_state(tmp_path)
+
+    @given(data=st.binary(min_size=64, max_size=400), offset=st.integers(0, region.STATE_BYTES - 400))
+    def test_any_bytes_give_numbers_or_a_region_error(self, tmp_path_factory: pytest.TempPathFactory, data: bytes, offset: int) -> None:
+        folder = tmp_path_factory.mktemp("slot")
+        region.create_slot(folder, [quota()])
+        poke(folder / "state", offset, data)
+        try:
+            state = region.read_state(folder)
+        except RegionError:
+            return
+        assert all(0 <= gpu.used_bytes <= region.BYTES_MASK and 0 <= gpu.processes <= region.SLOTS_MAX for gpu in state.gpus)
+
+
+def damage(path: Path, offset: int) -> None:
+    byte = path.read_bytes()[offset]
+    poke(path, offset, bytes([byte ^ 0xFF]))
+
+
+def poke(path: Path, offset: int, data: bytes) -> None:
+    descriptor = os.open(path, os.O_RDWR)
+    os.pwrite(descriptor, data, offset)
+    os.close(descriptor)
