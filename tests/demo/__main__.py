@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "tenfold"
 KUBECONFIG = CACHE / "sim/admin.conf"
 NAMESPACE = "tenfold-demo"
+IMAGE = "localhost/tenfold-device-plugin:0.1.0"
 CARD_MEMORY_MIB = 81920
 STEPS = 5
 
@@ -160,20 +161,19 @@ def tell(story: Story) -> None:
     run_site()
 
     story.step("submit pods to the real scheduler and compare what each sees with what it was given")
-    image = "localhost/tenfold-device-plugin:0.1.0"
     cluster = Cluster(KUBECONFIG)
     cluster.make_namespace(NAMESPACE)
     for scene in scenes.SCENES:
-        play_scene(story, cluster, scene, image)
+        play_scene(story, cluster, scene, IMAGE)
 
     story.step("submit CUDA pods without a slice")
-    play_bare_pods(story, cluster, image, "tenfold-gpu-1")
+    play_bare_pods(story, cluster, IMAGE, "tenfold-gpu-1")
     cluster.clear(NAMESPACE)
 
     story.step("run site.yml again: nothing to change")
     changed = {host: count for host, count in run_site().items() if count}
     story.judge("a second site.yml changes nothing", [f"{host}: changed={count}, expected 0" for host, count in sorted(changed.items())])
-    print("\n" + closing(image), flush=True)
+    print("\n" + closing(IMAGE), flush=True)
 
 
 def main() -> int:

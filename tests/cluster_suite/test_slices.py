@@ -1,0 +1,54 @@
+"""Slices on the real scheduler: packing, quotas seen from inside, refusals at exactly the quota, no card without a slice."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.demo import pods, promises, scenes
+from tests.demo.observe import Cluster
+
+
+@pytest.mark.parametrize("scene", scenes.SCENES, ids=lambda scene: scene.title.replace(" ", "-"))
+def test_scene_keeps_every_promise(cluster: Cluster, namespace: str, image: str, scene: scenes.Scene) -> None:
+    views = []
+    count = 0
+    for wave in scene.waves:
+        cluster.submit(pods.slice_pod(request, namespace, image) for request in wave)
+        count += len(wave)
+        views = cluster.wait_reported(namespace, count)
+    assert promises.broken_by_scene(scene, views) == []
+
+
+@pytest.mark.parametrize("runtime_class", [None, "nvidia"])
+def test_cuda_pod_without_a_slice_sees_no_card(cluster: Cluster, namespace: str, image: str, runtime_class: str | None) -> None:
+    cluster.submit([pods.bare_pod("bare", namespace, image, "tenfold-gpu-1", runtime_class)])
+    (view,) = cluster.wait_reported(namespace, 1)
+    assert promises.broken_by_bare_pod(view) == []
+
+
+def test_pods_of_all_sizes_created_at_once_each_get_their_own_quota(cluster: Cluster, namespace: str, image: str) -> None:
+    """Creation order is not Allocate order: a plugin that guesses the pod mixes these up (docs/architecture.md, late binding)."""
+    requests = [scenes.PodRequest(f"mixed-{number}", None, 1024 * number, 5 + number, 5 + number) for number in range(1, 13)]
+    cluster.submit(pods.slice_pod(request, namespace, image) for request in requests)
+    views = cluster.wait_reported(namespace, len(requests))
+    by_name = {request.name: request for request in requests}
+    assert [line for view in views for line in promises.broken_by_pod(by_name[view.name], view)] == []
+
+
+def test_pod_that_fits_no_card_waits_instead_of_overbooking(cluster: Cluster, namespace: str, image: str) -> None:
+    fillers = [scenes.PodRequest(f"fill-{number}", None, 65536, 80, 80) for number in range(1, 5)]
+    cluster.submit(pods.slice_pod(request, namespace, image) for request in fillers)
+    views = cluster.wait_reported(namespace, len(fillers))
+    assert len({view.card_uuid for view in views}) == len(fillers)
+
+    cluster.submit([pods.slice_pod(scenes.PodRequest("late", None, 32768, 10, 10), namespace, image)])
+    cluster.core.delete_namespaced_pod("fill-1", namespace, grace_period_seconds=0)
+    cluster.wait(
+        "pod 'late' to take the freed card",
+        60,
+        lambda: any(view.name == "late" and view.inside for view in cluster.views(namespace)),
+        lambda: str(cluster.views(namespace)),
+    )
+    (late,) = (view for view in cluster.views(namespace) if view.name == "late")
+    (freed,) = {view.card_uuid for view in views if view.name == "fill-1"}
+    assert late.card_uuid == freed
