@@ -1,0 +1,254 @@
+"""Values of late binding and the decisions over them. Pure: no file, no socket, no clock.
+
+Owns what a booking and a slot are, how much of a card is booked, what capacity the node shows, which ids exist and which are preferred.
+``ledger`` keeps the values on disk, ``booking`` decides about one pod, ``binding`` carries out. Whether a request fits is the domain's
+``fit``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ._domain import fit, wire
+from ._domain.errors import QuantityError
+from ._domain.quantities import parse_integer
+
+__all__ = [
+    "Booking",
+    "Capacity",
+    "Card",
+    "ContainerShare",
+    "Share",
+    "Slot",
+    "capacity",
+    "card_ledgers",
+    "card_of_id",
+    "device_ids",
+    "effective_request",
+    "is_leaving",
+    "is_terminal",
+    "preferred_ids",
+    "register_records",
+]
+
+JsonObject = Mapping[str, Any]
+
+IDS_PER_SLICE = 2  # a terminating pod keeps its ids until its containers are gone; the ledger limits, not the ids
+CORES_OF_A_CARD_PERCENT = 100
+
+
+@dataclass(frozen=True)
+class Card:
+    """A physical card as NVML shows it. Units: memory_mib is NVML's total, rounded down. ``fault`` is empty or says why it is sick."""
+
+    index: int
+    uuid: str
+    name: str
+    memory_mib: int
+    fault: str = ""
+
+    @property
+    def healthy(self) -> bool:
+        return not self.fault
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one container has of one card. Units: memory_mib of the card, cores_percent booked, limit_cores_percent enforced (100: none)."""
+
+    uuid: str
+    memory_mib: int
+    cores_percent: int
+    limit_cores_percent: int
+
+
+@dataclass(frozen=True)
+class ContainerShare:
+    """One requesting container; its position in a booking is its segment's."""
+
+    name: str
+    shares: tuple[Share, ...]
+
+
+@dataclass(frozen=True)
+class Booking:
+    """What a pod has on this node. ``source`` is "annotation", "limits" or "moved"; ``revision`` the catalogue's hash8.
+
+    The shares are what is in force: a live quota would change them, while the pod's requests stay what they are in its object.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    tier: str
+    revision: str
+    source: str
+    containers: tuple[ContainerShare, ...]
+
+    def segments(self) -> list[list[wire.Assignment]]:
+        return [
+            [wire.Assignment(share.uuid, fit.DEVICE_TYPE, share.memory_mib, share.cores_percent) for share in container.shares]
+            for container in self.containers
+        ]
+
+    def container(self, name: str) -> ContainerShare | None:
+        return next((container for container in self.containers if container.name == name), None)
+
+    @property
+    def cards(self) -> frozenset[str]:
+        return frozenset(share.uuid for container in self.containers for share in container.shares)
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A name that Allocate gave out for a set of ids; who owns it is known from its first PreStart on, and never changes."""
+
+    name: str
+    ids: tuple[str, ...]
+    owner_uid: str = ""
+    owner_namespace: str = ""
+    owner_pod: str = ""
+    owner_container: str = ""
+
+    def owned_by(self, uid: str, namespace: str, pod: str, container: str) -> Slot:
+        return replace(self, owner_uid=uid, owner_namespace=namespace, owner_pod=pod, owner_container=container)
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """The two node-status resources. Units: MiB and percent of a card."""
+
+    memory_mib: int
+    cores_percent: int
+
+
+# --- pods -----------------------------------------------------------------------------------------------------------------
+
+
+def is_terminal(pod: JsonObject) -> bool:
+    """All containers of the pod have ended for good; the kubelet reports the phase only then."""
+    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+
+
+def is_leaving(pod: JsonObject) -> bool:
+    return bool((pod.get("metadata") or {}).get("deletionTimestamp"))
+
+
+def effective_request(pod: JsonObject, resource: str) -> int:
+    """What the kubelet and the scheduler count for a pod: the larger of its running containers' sum and any init container's peak.
+
+    Restartable init containers run on beside those that follow. A quantity that is no whole number counts as 0 (the API server refuses
+    those). Source: Kubernetes v1.35.4, staging/src/k8s.io/component-helpers/resource/helpers.go, AggregateContainerRequests.
+    """
+    spec = pod.get("spec") or {}
+    running = sum(_requested(container, resource) for container in spec.get("containers") or [])
+    sidecars = peak = 0
+    for container in spec.get("initContainers") or []:
+        amount = _requested(container, resource)
+        if container.get("restartPolicy") == "Always":
+            sidecars += amount
+            peak = max(peak, sidecars)
+        else:
+            peak = max(peak, sidecars + amount)
+    return max(running + sidecars, peak)
+
+
+def _requested(container: JsonObject, resource: str) -> int:
+    resources = container.get("resources") or {}
+    for kind in ("requests", "limits"):
+        amounts = resources.get(kind) or {}
+        if resource in amounts:
+            try:
+                return max(0, parse_integer(amounts[resource]))
+            except QuantityError:
+                return 0
+    return 0
+
+
+# --- cards ----------------------------------------------------------------------------------------------------------------
+
+
+def card_ledgers(
+    cards: Iterable[Card], bookings: Iterable[Booking], slices: int, overcommit: float, *, serving: Callable[[Card], bool] | None = None
+) -> list[fit.CardLedger]:
+    """Each card with all bookings on it. A sick card, or one that ``serving`` refuses, has count 0: nothing new fits.
+
+    Shares on cards that are gone are left out: they cannot be booked against anything.
+    """
+    serves = serving or (lambda card: card.healthy)
+    ledgers = [
+        fit.CardLedger(card.uuid, slices if serves(card) else 0, published_memory_mib(card, overcommit), f"NVIDIA-{card.name}")
+        for card in cards
+    ]
+    positions = {ledger.uuid: index for index, ledger in enumerate(ledgers)}
+    for booking in bookings:
+        for container in booking.containers:
+            for share in container.shares:
+                if share.uuid in positions:
+                    index = positions[share.uuid]
+                    ledgers[index] = ledgers[index].with_usage(share.memory_mib, share.cores_percent)
+    return ledgers
+
+
+def published_memory_mib(card: Card, overcommit: float) -> int:
+    return int(card.memory_mib * overcommit)
+
+
+def register_records(cards: Iterable[Card], slices: int, overcommit: float, in_service: bool) -> list[wire.RegisterRecord]:
+    """What the scheduler reads of this node. Count 0 takes a card (or, with ``in_service`` false, all) out: health it never looks at."""
+    return [
+        wire.RegisterRecord(
+            uuid=card.uuid,
+            count=slices if in_service and card.healthy else 0,
+            memory_mib=published_memory_mib(card, overcommit),
+            type=_register_type(card.name),
+            healthy=card.healthy,
+        )
+        for card in cards
+    ]
+
+
+def _register_type(card_name: str) -> str:
+    """``NVIDIA-`` and the product name; the annotation's separators cannot be escaped, so they become spaces."""
+    return "NVIDIA-" + "".join(" " if character in ",:;" else character for character in card_name)
+
+
+def capacity(pods: Iterable[JsonObject], cards: Sequence[Card], bookings: Collection[Booking], overcommit: float) -> Capacity:
+    """vgpu-memory and vgpu-cores of the node: never below what bound pods request, never 0, and above what any card can still hold.
+
+    Below the sum of requests a restarting kubelet would kill running pods; at 0 the scheduler drops the node's per-card ledger.
+    """
+    bound = [pod for pod in pods if not is_terminal(pod)]
+    memory = sum(effective_request(pod, wire.RESOURCE_MEMORY) for pod in bound)
+    cores = sum(effective_request(pod, wire.RESOURCE_CORES) for pod in bound)
+    for ledger in card_ledgers([card for card in cards if card.healthy], bookings, slices=1, overcommit=overcommit):
+        memory += max(0, ledger.memory_mib - ledger.used_memory_mib)
+        cores += max(0, CORES_OF_A_CARD_PERCENT - ledger.used_cores_percent)
+    return Capacity(memory_mib=max(1, memory), cores_percent=max(1, cores))
+
+
+# --- device ids -----------------------------------------------------------------------------------------------------------
+
+
+def device_ids(uuids: Iterable[str], slices: int) -> list[str]:
+    return [f"{uuid}::{number}" for uuid in uuids for number in range(slices * IDS_PER_SLICE)]
+
+
+def card_of_id(device_id: str) -> str:
+    return device_id.partition("::")[0]
+
+
+def preferred_ids(wanted_cards: Sequence[str], available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]:
+    """``size`` of the available ids: those that must be, then one of each wanted card, then others of these cards, then any."""
+    chosen = list(dict.fromkeys(must_include))[:size]
+    free = [device_id for device_id in available if device_id not in set(chosen)]
+    for uuid in wanted_cards:
+        if len(chosen) < size and not any(card_of_id(device_id) == uuid for device_id in chosen):
+            match = next((device_id for device_id in free if card_of_id(device_id) == uuid), None)
+            if match is not None:
+                chosen.append(match)
+                free.remove(match)
+    free.sort(key=lambda device_id: card_of_id(device_id) not in wanted_cards)  # stable: the kubelet's order within
+    return chosen + free[: size - len(chosen)]
