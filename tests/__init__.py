@@ -1,0 +1,1 @@
+"""The test bench: everything here may use the product, the product never imports it."""
