@@ -1,0 +1,211 @@
+/* limit.h - the compute limiter's controller: who may launch now, and what a launch cost.
+ *
+ * Owns:    credit in GPU nanoseconds per (container, GPU), cost estimates per kernel, the choice of what is measured.
+ * Pure:    no libc, no clock, no sleep, no driver, no lock. Time, measured times and the policy are arguments.
+ * Threads: every function may run in any thread of any process of the container, except where a line says otherwise.
+ * Trust:   `struct tf_limit_state` is writable by the tenant. Any bytes in it are survived: bounded loops, clamped
+ *          values, no wait above TF_LIMIT_WAIT_MAX_NS per call nor TF_LIMIT_DEBT_MAX_WALL_NS in all.
+ * Death:   a process may die anywhere; what it held (at most one grant) is lost, nothing stays taken.
+ * Next:    the launch entries call tf_limit_enter(), the measuring thread records events and calls tf_limit_settle(),
+ *          region.c places the state, config.c fills the policy.
+ *
+ * The life of a launch, on the hook's side:
+ *
+ *     struct tf_limit_ticket ticket;
+ *     uint64_t key = tf_limit_key(function, grid..., block..., shared_bytes);
+ *     if (!tf_limit_enter(process, key, stream_id, &ticket))                     // fast: no clock, no shared line
+ *         while (tf_limit_gate(state, process, &policy, key, stream_id, now_ns(), &ticket) == TF_LIMIT_WAIT) {
+ *             // FUTEX_WAIT(&state->wake_word, ticket.wake_seen, until ticket.wait_until_ns); read the policy again
+ *         }
+ *     if (ticket.flags & TF_LIMIT_BEGIN) { drop an open begin event of this process and GPU; record a new one }
+ *     result = real_launch(...);
+ *     if (result != 0) tf_limit_cancel(process, &ticket);
+ *     else if (ticket.flags & TF_LIMIT_END) { record the end event; queue {begin, end, ticket.segment} for measuring }
+ *
+ * BEGIN and END come together for one launch (then ticket.segment.launches == 1) or on two launches of one stream. A
+ * launch on another stream or a new BEGIN makes the hook forget the open begin event. Events are recorded with timing.
+ * A captured stream is never measured nor gated: call neither function, gate the graph's launch instead, with a key of
+ * its CUgraphExec. A hook without a limit (tf_limit_is_off()) skips all of it.
+ */
+#ifndef TENFOLD_LIMIT_H
+#define TENFOLD_LIMIT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+#error "limit.h is C11"
+#endif
+#include <stdatomic.h>
+
+#define TF_LIMIT_STATE_BYTES 256
+#define TF_LIMIT_KEYS 1024u                         /* estimates per process and GPU, direct mapped */
+#define TF_LIMIT_WAIT_MAX_NS UINT64_C(50000000)     /* one WAIT; the policy is read again after it: live change */
+#define TF_LIMIT_STALL_MAX_NS UINT64_C(2000000000)  /* longest wait for work in flight, in case it waits for us */
+#define TF_LIMIT_DEBT_MAX_WALL_NS UINT64_C(60000000000) /* debt above this much refill is forgiven */
+#define TF_LIMIT_BANK_DEFAULT_NS UINT64_C(250000000)    /* unused credit is kept this long: bursts average out within it */
+
+/* When the limit holds. */
+enum tf_limit_mode {
+    TF_LIMIT_HARD = 0,     /* always */
+    TF_LIMIT_ELASTIC = 1,  /* only while another tenant works (pressure != NONE) */
+    TF_LIMIT_PRIORITY = 2, /* as elastic, against tenants of the same priority; a quarter of it while a higher one works */
+};
+
+/* What other tenants of the GPU do, as far as the caller knows. Unknown is EQUAL: the strict side. */
+enum tf_limit_pressure {
+    TF_LIMIT_PRESSURE_EQUAL = 0,
+    TF_LIMIT_PRESSURE_NONE = 1,
+    TF_LIMIT_PRESSURE_LOWER = 2,  /* only tenants of lower priority work */
+    TF_LIMIT_PRESSURE_HIGHER = 3, /* a tenant of higher priority works */
+};
+
+/* The host's decision, copied from the configuration page before each gate; any values are legal. */
+struct tf_limit_policy {
+    uint32_t limit_percent; /* 1..99; 0 and >= 100: no limit */
+    uint32_t mode;          /* enum tf_limit_mode; unknown: hard */
+    uint32_t pressure;      /* enum tf_limit_pressure; unknown: equal */
+    uint32_t bank_ms;       /* 0: default; at most 10,000 */
+};
+
+/* Shared by the processes of one container, per GPU. All zero is the valid start. */
+struct tf_limit_state {
+    _Atomic int64_t credit_ns;       /* GPU time that may be granted; negative: debt */
+    _Atomic uint64_t refilled_at_ns; /* CLOCK_MONOTONIC; 0: never */
+    _Atomic uint64_t used_ns;        /* GPU time charged since the start, for the host's metrics */
+    _Atomic uint32_t wake_word;      /* futex word: changes when a wait may end early; wake all on TF_LIMIT_WAKE */
+    _Atomic uint32_t limit_seen;     /* limit that the bank was last clamped to, percent */
+    _Atomic uint64_t epoch;          /* presence: number of the current 64 ms epoch */
+    _Atomic uint32_t present[2];     /* processes seen at the gate in an even and an odd epoch */
+    _Atomic uint64_t busy_share;     /* own busy time / measured time, 16.16 fixed point; 0: unknown */
+    _Atomic uint64_t busy_share_at_ns; /* when it was observed */
+    _Atomic uint64_t measured_ns;    /* measured (uncorrected) GPU time since the start, to compare with NVML's */
+    uint64_t reserved[23];
+};
+_Static_assert(sizeof(struct tf_limit_state) == TF_LIMIT_STATE_BYTES, "the state's size is part of the region");
+
+/* Launches between two events. Plain data, copied with the events through the hook's queue. */
+struct tf_limit_segment {
+    uint64_t key;          /* of its only launch; 0 when it holds several */
+    uint64_t stream;       /* stream_id it was launched on */
+    uint64_t charged_ns;   /* what its launches were charged */
+    uint64_t mark_ns;      /* process->charged_ns at its end: all before it has been launched */
+    uint64_t host_span_ns; /* wall time between the first and the last launch call */
+    uint64_t host_begin_ns;
+    uint32_t launches;     /* 1, or 2 for "several" */
+    uint32_t flags;
+};
+
+struct tf_limit_ticket {
+    uint32_t flags;         /* TF_LIMIT_BEGIN | TF_LIMIT_END */
+    uint32_t wake_seen;     /* WAIT: the futex value to wait on */
+    uint64_t charged_ns;    /* GO: what this launch was charged */
+    uint64_t wait_until_ns; /* WAIT: CLOCK_MONOTONIC, at most TF_LIMIT_WAIT_MAX_NS ahead */
+    uint64_t wait_began_ns; /* internal: zero before the first gate of a launch (tf_limit_enter does it) */
+    struct tf_limit_segment segment; /* valid with TF_LIMIT_END */
+};
+#define TF_LIMIT_BEGIN 1u /* record an event before the launch */
+#define TF_LIMIT_END 2u   /* record an event after it, and settle ticket.segment when it completes */
+
+/* One estimate, one word, so that no reader sees half of it. */
+struct tf_limit_estimate {
+    _Atomic uint64_t word; /* tag 20 bits | samples 4 bits | nanoseconds 40 bits */
+};
+
+/* Private to one process, per GPU. All zero is the valid start, also for a forked child. About 9 KiB. */
+struct tf_limit_process {
+    /* fast path: written by every launch */
+    _Alignas(64) _Atomic uint64_t charged_ns; /* GPU time charged by this process since its start */
+    /* fast path: read by every launch, written by the gate */
+    _Alignas(64) _Atomic uint64_t boundary_ns; /* charged_ns may reach this without the gate */
+    _Atomic uint64_t segment_stream;           /* stream of the open segment, launches elsewhere go to the gate; 0: none open */
+    _Atomic uint32_t scale;                    /* charge = estimate x scale, 16.16; 0: 1.0 */
+    uint32_t fast_reserved;
+    struct tf_limit_estimate estimates[TF_LIMIT_KEYS];
+    /* the rest belongs to limit.c */
+    _Alignas(64) _Atomic uint64_t granted_ns;
+    _Atomic uint32_t busy; /* a thread is inside the gate's short critical part */
+    _Atomic uint32_t random;
+    _Atomic uint64_t completed_ns;   /* charged_ns up to which work is known to be complete */
+    _Atomic uint64_t unknown_since_ns; /* a launch of unknown cost is in flight since then; 0: none */
+    _Atomic uint64_t covered_ns;     /* GPU time line up to which intervals were charged: overlapping streams count once */
+    _Atomic int64_t entitled_ns;     /* fairness: share of the credit that is this process's by right */
+    _Atomic uint64_t entitled_at_ns;
+    _Atomic uint64_t epoch_seen;
+    _Atomic uint64_t mean_ns;        /* mean cost of a launch, provisional cost of an unknown key */
+    _Atomic uint64_t event_overhead_ns;
+    _Atomic uint32_t batch;          /* launches per segment that stay free of gaps; adapts */
+    _Atomic uint32_t gates;
+    struct tf_limit_segment open;
+    uint64_t private_reserved[32];
+};
+
+static inline int tf_limit_is_off(const struct tf_limit_policy *policy)
+{
+    return policy->limit_percent == 0 || policy->limit_percent >= 100;
+}
+
+/* Key of a launch shape. Never 0. */
+static inline uint64_t tf_limit_key(const void *function, uint32_t grid_x, uint32_t grid_y, uint32_t grid_z, uint32_t block_x,
+                                    uint32_t block_y, uint32_t block_z, uint32_t shared_bytes)
+{
+    uint64_t a = (uint64_t)(uintptr_t)function ^ ((uint64_t)shared_bytes << 40);
+    uint64_t b = ((uint64_t)grid_x << 32 | grid_y) * UINT64_C(0x9e3779b97f4a7c15);
+    uint64_t c = ((uint64_t)block_x << 40 | (uint64_t)block_y << 20 | block_z) * UINT64_C(0xc2b2ae3d27d4eb4f);
+    uint64_t h = (a ^ b ^ (c >> 7 | c << 57) ^ (uint64_t)grid_z << 17) * UINT64_C(0xff51afd7ed558ccd);
+    return (h ^ h >> 32) | 1u;
+}
+
+/* Fast path. 1: launch now, ticket is filled (flags 0). 0: ask the gate; nothing was charged. stream: any number but 0 that
+ * stays the same for a stream (its handle, 1 for the default stream). */
+static inline int tf_limit_enter(struct tf_limit_process *process, uint64_t key, uint64_t stream, struct tf_limit_ticket *ticket)
+{
+    uint64_t word = atomic_load_explicit(&process->estimates[(key >> 20) % TF_LIMIT_KEYS].word, memory_order_relaxed);
+    uint64_t boundary_ns = atomic_load_explicit(&process->boundary_ns, memory_order_relaxed);
+    ticket->flags = 0;
+    ticket->wait_began_ns = 0;
+    uint64_t open_stream = atomic_load_explicit(&process->segment_stream, memory_order_relaxed);
+    if ((word >> 44) != (key >> 44) || (word >> 40 & 15) == 0 || (open_stream != stream && open_stream != 0))
+        return 0;
+    uint64_t cost_ns = (word & UINT64_C(0xffffffffff)) * atomic_load_explicit(&process->scale, memory_order_relaxed) >> 16;
+    uint64_t before_ns = atomic_fetch_add_explicit(&process->charged_ns, cost_ns, memory_order_relaxed);
+    if (before_ns + cost_ns < boundary_ns) {
+        ticket->charged_ns = cost_ns;
+        return 1;
+    }
+    atomic_fetch_sub_explicit(&process->charged_ns, cost_ns, memory_order_relaxed);
+    return 0;
+}
+
+enum tf_limit_verdict { TF_LIMIT_GO = 0, TF_LIMIT_WAIT = 1 };
+
+/* Slow path. GO: launch, ticket says what to record. WAIT: sleep until ticket->wait_until_ns or a change of wake_word,
+ * then ask again with the same ticket. */
+enum tf_limit_verdict tf_limit_gate(struct tf_limit_state *state, struct tf_limit_process *process, const struct tf_limit_policy *policy,
+                                    uint64_t key, uint64_t stream, uint64_t now_ns, struct tf_limit_ticket *ticket);
+
+/* The launch failed: gives its charge back. The hook drops the begin event it may have recorded. */
+void tf_limit_cancel(struct tf_limit_process *process, const struct tf_limit_ticket *ticket);
+
+/* The program is about to wait for the GPU (cuStreamSynchronize, cuCtxSynchronize, cuEventSynchronize, a blocking copy), or the
+ * gate returned WAIT. 1: record the end event on ret_segment->stream now and queue *ret_segment as after END. 0: nothing to do. */
+int tf_limit_close(struct tf_limit_process *process, uint64_t now_ns, struct tf_limit_segment *ret_segment);
+
+#define TF_LIMIT_WAKE 1 /* returned: FUTEX_WAKE all waiters of state->wake_word */
+
+/* A segment's events completed at begin_ns and end_ns, both on one clock of this GPU that is close to CLOCK_MONOTONIC (an
+ * anchor per process will do; only differences and the overlap of segments matter). 0 or TF_LIMIT_WAKE. */
+int tf_limit_settle(struct tf_limit_state *state, struct tf_limit_process *process, const struct tf_limit_policy *policy,
+                    const struct tf_limit_segment *segment, uint64_t begin_ns, uint64_t end_ns, uint64_t now_ns);
+
+/* A segment will never be measured (event error, context gone): its estimate stands. 0 or TF_LIMIT_WAKE. */
+int tf_limit_lose(struct tf_limit_state *state, struct tf_limit_process *process, const struct tf_limit_segment *segment);
+
+/* Optional: what two events with nothing between them measure, in ns. Call after the first context and now and then. */
+void tf_limit_observe_event_overhead(struct tf_limit_process *process, uint64_t overhead_ns);
+
+/* Optional, one process of the container, about once a second: the container's own busy time on this GPU in the last
+ * window, from NVML's process utilisation (percent x window). measured_before_ns: state->measured_ns at the window's begin. */
+void tf_limit_observe_busy(struct tf_limit_state *state, uint64_t window_ns, uint64_t own_busy_ns, uint64_t measured_before_ns, uint64_t now_ns);
+
+#endif
