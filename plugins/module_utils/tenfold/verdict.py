@@ -1,0 +1,256 @@
+"""What a catalogue gives on a card, and over a fleet of cards: proved mixes, counts for each tier, what falls short and why.
+
+Owns the judgement that preflight shows before any host is touched. Sums and proofs come from ``mixes``; the schema was checked by
+``tiers``. Real totals of cards are given by the caller.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Iterable, Mapping
+
+from . import cards as card_models
+from . import mixes
+from .cards import CardModel
+from .errors import CardError, TierError
+from .tiers import Catalogue, Problem, raise_problems
+
+__all__ = ["FleetEntry", "FleetVerdict", "TierCapacity", "Verdict", "judge", "judge_fleet", "read_fleet"]
+
+
+@dataclass(frozen=True)
+class TierCapacity:
+    """How many slices of a tier one card holds, and what stops the next."""
+
+    name: str
+    slices: int
+    stops: str
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"slices": self.slices, "stops": self.stops}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One kind of card. Units: memory_mib is the real total, published_memory_mib what slices share.
+
+    ``problems`` are reasons to refuse the catalogue for this card: a tier that it cannot hold, a required mix that does not fit.
+    """
+
+    card: str
+    memory_mib: int
+    published_memory_mib: int
+    tiers: tuple[TierCapacity, ...]
+    required_mixes: tuple[mixes.MixProof, ...]
+    maximal_mixes: tuple[dict[str, int], ...]
+    problems: tuple[Problem, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def valid(self) -> bool:
+        return not self.problems
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "card": self.card,
+            "memory_mib": self.memory_mib,
+            "published_memory_mib": self.published_memory_mib,
+            "valid": self.valid,
+            "tiers": {tier.name: tier.as_dict() for tier in self.tiers},
+            "required_mixes": [proof.as_dict() for proof in self.required_mixes],
+            "maximal_mixes": [dict(mix) for mix in self.maximal_mixes],
+            "problems": [problem.as_dict() for problem in self.problems],
+            "notes": list(self.notes),
+        }
+
+
+def judge(catalogue: Catalogue, card: CardModel, memory_mib: int | None = None, offers: Iterable[str] | None = None) -> Verdict:
+    """One kind of card against the catalogue, or against the subset of tiers that its pool offers.
+
+    ``memory_mib`` is the card's real NVML total; None takes the model's nominal one. A required mix counts only where all of its
+    tiers are offered. Errors: TierError for an offered tier that does not exist.
+    """
+    total = card.memory_mib if memory_mib is None else memory_mib
+    offered = catalogue.tiers if offers is None else tuple(catalogue.tier(name) for name in dict.fromkeys(offers))
+    names = {tier.name for tier in offered}
+    published = catalogue.published_memory_mib(total)
+    place = f"{card.name} of {total} MiB"
+    problems: list[Problem] = []
+    notes: list[str] = []
+    capacities = []
+    for tier in offered:
+        slices, stops = mixes.capacity(tier, catalogue, total)
+        capacities.append(TierCapacity(tier.name, slices, stops))
+        if slices == 0:
+            problems.append(Problem(f"slice_tiers.{tier.name}", f"does not fit an empty {place}: {stops}"))
+    proofs = []
+    for position, mix in enumerate(catalogue.required_mixes):
+        if not set(mix) <= names:
+            continue
+        proof = mixes.prove(mix, catalogue, total)
+        proofs.append(proof)
+        if not proof.fits:
+            problems.append(
+                Problem(f"slice_tiers_required_mixes[{position}]", f"({mixes.spelled(mix)}) does not fit one {place}: {proof.reason}")
+            )
+    if published != int(total * catalogue.memory_overcommit_ratio):
+        notes.append(f"{place} publishes {published} MiB, the multiple of {catalogue.memory_granularity_mib} below it")
+    return Verdict(
+        card=card.name,
+        memory_mib=total,
+        published_memory_mib=published,
+        tiers=tuple(capacities),
+        required_mixes=tuple(proofs),
+        maximal_mixes=_maximal(catalogue, total, notes, names),
+        problems=tuple(problems),
+        notes=tuple(notes),
+    )
+
+
+def _maximal(catalogue: Catalogue, total: int, notes: list[str], names: set[str]) -> tuple[dict[str, int], ...]:
+    subset = Catalogue(
+        tiers=tuple(tier for tier in catalogue.tiers if tier.name in names),
+        slices_per_card=catalogue.slices_per_card,
+        memory_granularity_mib=catalogue.memory_granularity_mib,
+        memory_overcommit_ratio=catalogue.memory_overcommit_ratio,
+    )
+    try:
+        return tuple(mixes.maximal_mixes(subset, total))
+    except TierError as error:
+        notes.append(str(error))
+        return ()
+
+
+@dataclass(frozen=True)
+class FleetEntry:
+    """Cards of one kind on one node. ``memory_mib`` None means that nobody has read it yet; ``offers`` None means all tiers."""
+
+    node: str
+    card: CardModel
+    count: int
+    memory_mib: int | None = None
+    offers: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class FleetVerdict:
+    """The whole fleet: one Verdict for each kind of card, and which nodes have it."""
+
+    kinds: tuple[tuple[Verdict, tuple[str, ...], int], ...]
+    cards: int
+    nodes: int
+    problems: tuple[Problem, ...]
+    warnings: tuple[str, ...] = field(default=())
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "cards": self.cards,
+            "nodes": self.nodes,
+            "kinds": [{**verdict.as_dict(), "nodes": list(nodes), "cards": cards} for verdict, nodes, cards in self.kinds],
+        }
+
+
+def read_fleet(entries: Any, catalogue: Catalogue) -> list[FleetEntry]:
+    """The fleet from an inventory: a list of ``{node, card, count, memory_mib, offers}``; ``card`` defaults to the catalogue's.
+
+    ``card`` may be a model's name or what nvidia-smi prints. Errors: TierError with every problem and its place.
+    """
+    problems: list[Problem] = []
+    fleet = []
+    for position, entry in enumerate(entries or []):
+        path = f"fleet[{position}]"
+        if not isinstance(entry, Mapping) or not entry.get("node"):
+            problems.append(Problem(path, f"is {entry!r}, expected at least a node's name and a count of cards"))
+            continue
+        path = f"fleet[{position}] ({entry['node']})"
+        found = _fleet_entry(entry, path, catalogue, problems)
+        if found is not None:
+            fleet.append(found)
+    raise_problems(problems, "the fleet's cards")
+    return fleet
+
+
+def _fleet_entry(entry: Mapping[str, Any], path: str, catalogue: Catalogue, problems: list[Problem]) -> FleetEntry | None:
+    before = len(problems)
+    name = entry.get("card") or catalogue.card
+    card = card_models.by_product_name(str(name))
+    try:
+        card = card or card_models.named(str(name))
+    except CardError as error:
+        problems.append(Problem(f"{path}.card", f"is unknown: {error}"))
+    count = entry.get("count", 1)
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        problems.append(Problem(f"{path}.count", f"is {count!r}, expected how many cards, 1 or more"))
+    memory = entry.get("memory_mib")
+    if memory is not None and (isinstance(memory, bool) or not isinstance(memory, int) or memory < 1):
+        problems.append(Problem(f"{path}.memory_mib", f"is {memory!r}, expected the card's real total in MiB"))
+    known = {tier.name for tier in catalogue.tiers}
+    offers = entry.get("offers")
+    if offers is not None and (not isinstance(offers, (list, tuple)) or not offers or not set(offers) <= known):
+        problems.append(Problem(f"{path}.offers", f"is {offers!r}, expected some of: {', '.join(sorted(known))}"))
+    if len(problems) > before or card is None:
+        return None
+    return FleetEntry(str(entry["node"]), card, int(count), memory, None if offers is None else tuple(offers))
+
+
+def judge_fleet(catalogue: Catalogue, fleet: Iterable[FleetEntry]) -> FleetVerdict:
+    """Judge every kind of card once, however many there are of it.
+
+    A tier must fit every card that offers it. A required mix must fit some kind of card; kinds on which it does not are warned
+    about with their nodes and the arithmetic (an older driver reports 81,251 MiB, where nine small slices fit and not ten). An empty
+    fleet is judged by the catalogue's own card.
+    """
+    entries = list(fleet) or [FleetEntry("any node", card_models.named(catalogue.card), 0)]
+    groups: dict[tuple[str, int, tuple[str, ...] | None], list[FleetEntry]] = {}
+    for entry in entries:
+        total = entry.card.memory_mib if entry.memory_mib is None else entry.memory_mib
+        groups.setdefault((entry.card.name, total, entry.offers), []).append(entry)
+    kinds = []
+    for (name, total, offers), members in groups.items():
+        verdict = judge(catalogue, card_models.named(name), total, offers)
+        nodes = tuple(dict.fromkeys(member.node for member in members))
+        kinds.append((verdict, nodes, sum(member.count for member in members)))
+    problems, warnings = _fleet_problems(catalogue, kinds)
+    return FleetVerdict(
+        kinds=tuple(kinds),
+        cards=sum(entry.count for entry in entries),
+        nodes=len({entry.node for entry in entries if entry.count}),
+        problems=tuple(problems),
+        warnings=tuple(warnings),
+    )
+
+
+def _fleet_problems(catalogue: Catalogue, kinds: list[tuple[Verdict, tuple[str, ...], int]]) -> tuple[list[Problem], list[str]]:
+    problems: list[Problem] = []
+    warnings: list[str] = []
+    for verdict, nodes, _cards in kinds:
+        for problem in verdict.problems:
+            if not problem.path.startswith("slice_tiers_required_mixes"):
+                problems.append(Problem(problem.path, f"{problem.message} (on {_listed(nodes)})"))
+    for position, mix in enumerate(catalogue.required_mixes):
+        tried = [(proof, verdict, nodes) for verdict, nodes, _cards in kinds for proof in verdict.required_mixes if proof.mix == mix]
+        failed = [each for each in tried if not each[0].fits]
+        path = f"slice_tiers_required_mixes[{position}]"
+        if not tried:
+            problems.append(Problem(path, f"({mixes.spelled(mix)}) is offered by no node: no pool offers all of its tiers"))
+        elif len(failed) == len(tried):
+            proof, verdict, _nodes = failed[0]
+            place = f"{verdict.card} of {verdict.memory_mib} MiB"
+            problems.append(Problem(path, f"({mixes.spelled(mix)}) fits no card of the fleet; on a {place}: {proof.reason}"))
+        else:
+            for proof, verdict, nodes in failed:
+                place = f"the {verdict.card} cards of {verdict.memory_mib} MiB on {_listed(nodes)}"
+                warnings.append(f"{path} ({mixes.spelled(mix)}) does not fit {place}: {proof.reason}{_instead(mix, verdict)}")
+    return problems, warnings
+
+
+def _instead(mix: Mapping[str, int], verdict: Verdict) -> str:
+    """For a mix of one tier, how many do fit."""
+    if len(mix) != 1:
+        return ""
+    name = next(iter(mix))
+    return "".join(f"; {tier.slices} {name} fit" for tier in verdict.tiers if tier.name == name)
+
+
+def _listed(nodes: tuple[str, ...]) -> str:
+    return ", ".join(nodes[:5]) + (f" and {len(nodes) - 5} more" if len(nodes) > 5 else "")
