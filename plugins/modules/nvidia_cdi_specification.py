@@ -1,0 +1,171 @@
+#!/usr/bin/python
+"""The node's CDI specification of its cards, as NVIDIA's toolkit generates it."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: nvidia_cdi_specification
+short_description: Keep the CDI specification of a node's NVIDIA cards up to date
+description:
+  - Runs C(nvidia-ctk cdi generate) and replaces the specification if its content changed. Tenfold's device plugin takes a card's
+    device nodes, libraries and hooks from it.
+  - A file that was there before is recorded, and O(state=absent) gives it back.
+  - Check mode generates too, since that writes nothing, and so predicts a run exactly.
+options:
+  path:
+    description: The specification. Its folder must be one that the container engine reads.
+    type: path
+    default: /etc/cdi/nvidia.yaml
+  state:
+    description: V(present) generates, V(absent) gives back what was there before.
+    type: str
+    choices: [present, absent]
+    default: present
+  executable:
+    description: The toolkit's command.
+    type: str
+    default: nvidia-ctk
+  arguments:
+    description: Further arguments of C(nvidia-ctk cdi generate), for example C(--driver-root=/run/nvidia/driver).
+    type: list
+    elements: str
+    default: []
+  minimum_version:
+    description: Least version of the toolkit; an older one is a failure.
+    type: str
+author:
+  - Tenfold contributors
+"""
+
+EXAMPLES = r"""
+- name: Describe the cards to the container engine
+  nvidia_cdi_specification:
+    minimum_version: 1.17.8
+"""
+
+RETURN = r"""
+path:
+  description: The specification.
+  returned: success
+  type: str
+toolkit_version:
+  description: Version of the toolkit.
+  returned: with state present
+  type: str
+"""
+
+import json
+import os
+import re
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+
+ARGUMENT_SPEC = {
+    "path": {"type": "path", "default": "/etc/cdi/nvidia.yaml"},
+    "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+    "executable": {"type": "str", "default": "nvidia-ctk"},
+    "arguments": {"type": "list", "elements": "str", "default": []},
+    "minimum_version": {"type": "str"},
+}
+
+
+class SpecificationError(Exception):
+    """The toolkit is missing, too old or failed; the message says what to do."""
+
+
+def record_of(path: Path) -> Path:
+    """Beside the specification, under a name that no CDI reader takes for one (they read *.json and *.yaml)."""
+    return path.with_name(f".{path.name}.tenfold")
+
+
+def numbers_of(version: str) -> tuple[int, ...]:
+    """1.17.8 -> (1, 17, 8); what follows a hyphen is no part of it."""
+    return tuple(int(part) for part in re.findall(r"\d+", version.split("-")[0]))
+
+
+def toolkit_version(module: AnsibleModule, executable: str) -> str:
+    rc, stdout, stderr = module.run_command([executable, "--version"])
+    found = re.search(r"version:?\s+v?(\d+(?:\.\d+)+)", stdout)
+    if rc != 0 or not found:
+        raise SpecificationError(f"`{executable} --version` failed with {rc} and said {(stderr or stdout).strip()!r}, expected a version")
+    version = found.group(1)
+    minimum = module.params["minimum_version"]
+    if minimum and numbers_of(version) < numbers_of(minimum):
+        raise SpecificationError(
+            f"the NVIDIA container toolkit is {version}, expected {minimum} or later: older ones let a container's image run code on "
+            "the node as root (CVE-2025-23266); upgrade package nvidia-container-toolkit"
+        )
+    return version
+
+
+def generate(module: AnsibleModule, executable: str) -> str:
+    rc, stdout, stderr = module.run_command([executable, "cdi", "generate", *module.params["arguments"]])
+    if rc != 0:
+        raise SpecificationError(f"`{executable} cdi generate` failed with {rc}: {stderr.strip()}")
+    if "cdiVersion" not in stdout or "devices" not in stdout:
+        raise SpecificationError(f"`{executable} cdi generate` wrote no specification but {stdout[:200]!r}; is a card present?")
+    return stdout
+
+
+def read(path: Path) -> str | None:
+    return path.read_text(encoding="utf-8") if path.exists() else None
+
+
+def replace(path: Path, text: str | None) -> None:
+    """By rename: a container engine reads the folder whenever a file in it changes."""
+    if text is None:
+        if path.exists():
+            path.unlink()
+        return
+    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=str(path.parent))
+    with os.fdopen(handle, "w", encoding="utf-8") as stream:
+        stream.write(text)
+    Path(name).chmod(0o644)
+    Path(name).replace(path)
+
+
+def present(module: AnsibleModule, path: Path) -> dict[str, Any]:
+    executable = module.get_bin_path(module.params["executable"], opt_dirs=["/usr/local/bin"])
+    if executable is None:
+        raise SpecificationError(f"{module.params['executable']!r} is not installed: install package nvidia-container-toolkit")
+    version = toolkit_version(module, executable)
+    before, after = read(path), generate(module, executable)
+    record = read(record_of(path))
+    if before != after and not module.check_mode:
+        if record is None:
+            replace(record_of(path), json.dumps({"original": before}) + "\n")
+        replace(path, after)
+    diff = {"before": before or "", "after": after, "before_header": str(path), "after_header": str(path)}
+    return {"changed": before != after, "path": str(path), "toolkit_version": version, "diff": diff}
+
+
+def absent(module: AnsibleModule, path: Path) -> dict[str, Any]:
+    before, record = read(path), read(record_of(path))
+    if record is None:
+        return {"changed": False, "path": str(path)}
+    after = json.loads(record)["original"]
+    if not module.check_mode:
+        replace(path, after)
+        replace(record_of(path), None)
+    diff = {"before": before or "", "after": after or "", "before_header": str(path), "after_header": str(path)}
+    return {"changed": True, "path": str(path), "diff": diff}
+
+
+def main() -> None:
+    module = AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True)
+    path = Path(module.params["path"])
+    try:
+        result = present(module, path) if module.params["state"] == "present" else absent(module, path)
+    except SpecificationError as error:
+        module.fail_json(msg=str(error))
+    except (OSError, ValueError) as error:
+        module.fail_json(msg=f"cannot keep {str(path)!r}: {error}")
+    module.exit_json(**result)
+
+
+if __name__ == "__main__":
+    main()
