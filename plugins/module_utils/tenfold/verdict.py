@@ -6,7 +6,7 @@ Owns the judgement that preflight shows before any host is touched. Sums and pro
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Iterable, Mapping
 
 from . import cards as card_models
@@ -15,7 +15,9 @@ from .cards import CardModel
 from .errors import CardError, TierError
 from .tiers import Catalogue, Problem, raise_problems
 
-__all__ = ["FleetEntry", "FleetVerdict", "TierCapacity", "Verdict", "judge", "judge_fleet", "read_fleet"]
+__all__ = ["FleetEntry", "FleetVerdict", "Kind", "TierCapacity", "Verdict", "judge", "judge_fleet", "read_fleet"]
+
+_MIXES_PATH = "slice_tiers_required_mixes"
 
 
 @dataclass(frozen=True)
@@ -90,9 +92,7 @@ def judge(catalogue: Catalogue, card: CardModel, memory_mib: int | None = None, 
         proof = mixes.prove(mix, catalogue, total)
         proofs.append(proof)
         if not proof.fits:
-            problems.append(
-                Problem(f"slice_tiers_required_mixes[{position}]", f"({mixes.spelled(mix)}) does not fit one {place}: {proof.reason}")
-            )
+            problems.append(Problem(f"{_MIXES_PATH}[{position}]", f"({mixes.spelled(mix)}) does not fit one {place}: {proof.reason}"))
     if published != int(total * catalogue.memory_overcommit_ratio):
         notes.append(f"{place} publishes {published} MiB, the multiple of {catalogue.memory_granularity_mib} below it")
     return Verdict(
@@ -133,21 +133,60 @@ class FleetEntry:
 
 
 @dataclass(frozen=True)
-class FleetVerdict:
-    """The whole fleet: one Verdict for each kind of card, and which nodes have it."""
+class Kind:
+    """All cards of one model, real total and offer, judged once. ``cards`` counts them, ``nodes`` have them."""
 
-    kinds: tuple[tuple[Verdict, tuple[str, ...], int], ...]
+    verdict: Verdict
+    nodes: tuple[str, ...]
+    cards: int
+
+    @property
+    def place(self) -> str:
+        return f"{self.verdict.card} of {self.verdict.memory_mib} MiB"
+
+
+@dataclass(frozen=True)
+class FleetVerdict:
+    """The whole fleet. ``problems`` refuse it, ``warnings`` name kinds of cards that fall short of a mix which others prove."""
+
+    kinds: tuple[Kind, ...]
     cards: int
     nodes: int
     problems: tuple[Problem, ...]
-    warnings: tuple[str, ...] = field(default=())
+    warnings: tuple[str, ...] = ()
+
+    def raise_problems(self) -> None:
+        """Errors: TierError with every problem."""
+        raise_problems(list(self.problems))
+
+    def notes(self) -> list[str]:
+        return list(dict.fromkeys(note for kind in self.kinds for note in kind.verdict.notes))
+
+    def proofs(self) -> list[dict[str, Any]]:
+        """For each required mix the kinds of cards that prove it, those that do not, and the arithmetic of each."""
+        answers: dict[str, dict[str, Any]] = {}
+        for kind in self.kinds:
+            for proof in kind.verdict.required_mixes:
+                name = mixes.spelled(proof.mix)
+                answer = answers.setdefault(name, {"mix": name, "proved_by": [], "not_by": [], "arithmetic": []})
+                answer["proved_by" if proof.fits else "not_by"].append(kind.place)
+                answer["arithmetic"].append(f"{kind.place}: {proof.reason}")
+        return list(answers.values())
+
+    def summary(self, catalogue: Catalogue) -> list[str]:
+        """A few lines for a person."""
+        lines = [f"tiers {catalogue.hash8} on {self.cards} cards of {self.nodes} nodes"]
+        for kind in self.kinds:
+            held = ", ".join(f"{tier.slices} {tier.name}" for tier in kind.verdict.tiers)
+            lines.append(f"{kind.place}, {kind.cards} cards: one holds {held}")
+            maximal = "; ".join(mixes.spelled(mix) for mix in kind.verdict.maximal_mixes)
+            lines.append(f"  fullest mixes: {maximal or 'too many to list'}")
+        lines.extend(f"{answer['mix']}: proved by {', '.join(answer['proved_by'])}" for answer in self.proofs())
+        return lines
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "cards": self.cards,
-            "nodes": self.nodes,
-            "kinds": [{**verdict.as_dict(), "nodes": list(nodes), "cards": cards} for verdict, nodes, cards in self.kinds],
-        }
+        kinds = [{**kind.verdict.as_dict(), "nodes": list(kind.nodes), "cards": kind.cards} for kind in self.kinds]
+        return {"cards": self.cards, "nodes": self.nodes, "kinds": kinds}
 
 
 def read_fleet(entries: Any, catalogue: Catalogue) -> list[FleetEntry]:
@@ -193,24 +232,30 @@ def _fleet_entry(entry: Mapping[str, Any], path: str, catalogue: Catalogue, prob
     return FleetEntry(str(entry["node"]), card, int(count), memory, None if offers is None else tuple(offers))
 
 
-def judge_fleet(catalogue: Catalogue, fleet: Iterable[FleetEntry]) -> FleetVerdict:
+def judge_fleet(catalogue: Catalogue, fleet: Iterable[FleetEntry], every_card: bool = False) -> FleetVerdict:
     """Judge every kind of card once, however many there are of it.
 
-    A tier must fit every card that offers it. A required mix must fit some kind of card; kinds on which it does not are warned
-    about with their nodes and the arithmetic (an older driver reports 81,251 MiB, where nine small slices fit and not ten). An empty
-    fleet is judged by the catalogue's own card.
+    A tier must fit every card that offers it. A required mix must fit some kind of card, or with ``every_card`` all kinds that offer
+    its tiers; else the kinds on which it does not fit are warned about with their nodes and the arithmetic (an older driver reports
+    81,251 MiB, where nine small slices fit and not ten). An empty fleet is judged by the catalogue's own card.
     """
     entries = list(fleet) or [FleetEntry("any node", card_models.named(catalogue.card), 0)]
     groups: dict[tuple[str, int, tuple[str, ...] | None], list[FleetEntry]] = {}
     for entry in entries:
         total = entry.card.memory_mib if entry.memory_mib is None else entry.memory_mib
         groups.setdefault((entry.card.name, total, entry.offers), []).append(entry)
-    kinds = []
-    for (name, total, offers), members in groups.items():
-        verdict = judge(catalogue, card_models.named(name), total, offers)
-        nodes = tuple(dict.fromkeys(member.node for member in members))
-        kinds.append((verdict, nodes, sum(member.count for member in members)))
-    problems, warnings = _fleet_problems(catalogue, kinds)
+    kinds = [
+        Kind(
+            verdict=judge(catalogue, members[0].card, total, offers),
+            nodes=tuple(dict.fromkeys(member.node for member in members)),
+            cards=sum(member.count for member in members),
+        )
+        for (_name, total, offers), members in groups.items()
+    ]
+    problems = [problem for kind in kinds for problem in _tier_problems(kind)]
+    warnings: list[str] = []
+    for position, mix in enumerate(catalogue.required_mixes):
+        _judge_mix(position, mix, kinds, every_card, problems, warnings)
     return FleetVerdict(
         kinds=tuple(kinds),
         cards=sum(entry.count for entry in entries),
@@ -220,36 +265,38 @@ def judge_fleet(catalogue: Catalogue, fleet: Iterable[FleetEntry]) -> FleetVerdi
     )
 
 
-def _fleet_problems(catalogue: Catalogue, kinds: list[tuple[Verdict, tuple[str, ...], int]]) -> tuple[list[Problem], list[str]]:
-    problems: list[Problem] = []
-    warnings: list[str] = []
-    for verdict, nodes, _cards in kinds:
-        for problem in verdict.problems:
-            if not problem.path.startswith("slice_tiers_required_mixes"):
-                problems.append(Problem(problem.path, f"{problem.message} (on {_listed(nodes)})"))
-    for position, mix in enumerate(catalogue.required_mixes):
-        tried = [(proof, verdict, nodes) for verdict, nodes, _cards in kinds for proof in verdict.required_mixes if proof.mix == mix]
-        failed = [each for each in tried if not each[0].fits]
-        path = f"slice_tiers_required_mixes[{position}]"
-        if not tried:
-            problems.append(Problem(path, f"({mixes.spelled(mix)}) is offered by no node: no pool offers all of its tiers"))
-        elif len(failed) == len(tried):
-            proof, verdict, _nodes = failed[0]
-            place = f"{verdict.card} of {verdict.memory_mib} MiB"
-            problems.append(Problem(path, f"({mixes.spelled(mix)}) fits no card of the fleet; on a {place}: {proof.reason}"))
-        else:
-            for proof, verdict, nodes in failed:
-                place = f"the {verdict.card} cards of {verdict.memory_mib} MiB on {_listed(nodes)}"
-                warnings.append(f"{path} ({mixes.spelled(mix)}) does not fit {place}: {proof.reason}{_instead(mix, verdict)}")
-    return problems, warnings
+def _tier_problems(kind: Kind) -> list[Problem]:
+    return [
+        Problem(problem.path, f"{problem.message} (on {_listed(kind.nodes)})")
+        for problem in kind.verdict.problems
+        if not problem.path.startswith(_MIXES_PATH)
+    ]
+
+
+def _judge_mix(
+    position: int, mix: Mapping[str, int], kinds: list[Kind], every_card: bool, problems: list[Problem], warnings: list[str]
+) -> None:
+    tried = [(proof, kind) for kind in kinds for proof in kind.verdict.required_mixes if proof.mix == mix]
+    failed = [(proof, kind) for proof, kind in tried if not proof.fits]
+    path = f"{_MIXES_PATH}[{position}]"
+    if not tried:
+        problems.append(Problem(path, f"({mixes.spelled(mix)}) is offered by no node: no pool offers all of its tiers"))
+    elif len(failed) == len(tried):
+        shown = "; ".join(f"on a {kind.place}: {proof.reason}" for proof, kind in failed)
+        problems.append(Problem(path, f"({mixes.spelled(mix)}) fits no card of the fleet; {shown}"))
+    else:
+        for proof, kind in failed:
+            why = f"{proof.reason}{_instead(mix, kind.verdict)}"
+            message = f"({mixes.spelled(mix)}) does not fit the {kind.place} on {_listed(kind.nodes)}: {why}"
+            if every_card:
+                problems.append(Problem(path, message))
+            else:
+                warnings.append(f"{path} {message}")
 
 
 def _instead(mix: Mapping[str, int], verdict: Verdict) -> str:
     """For a mix of one tier, how many do fit."""
-    if len(mix) != 1:
-        return ""
-    name = next(iter(mix))
-    return "".join(f"; {tier.slices} {name} fit" for tier in verdict.tiers if tier.name == name)
+    return "".join(f"; {tier.slices} {tier.name} fit" for tier in verdict.tiers if [tier.name] == list(mix))
 
 
 def _listed(nodes: tuple[str, ...]) -> str:
