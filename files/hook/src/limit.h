@@ -45,11 +45,12 @@
 #define TF_LIMIT_DEBT_MAX_WALL_NS UINT64_C(60000000000) /* debt above this much refill is forgiven */
 #define TF_LIMIT_BANK_DEFAULT_NS UINT64_C(250000000)    /* unused credit is kept this long: bursts average out within it */
 
-/* When the limit holds. */
+/* When the limit holds. The first three are enum tenfold_mode of the region. */
 enum tf_limit_mode {
     TF_LIMIT_HARD = 0,     /* always */
     TF_LIMIT_ELASTIC = 1,  /* only while another tenant works (pressure != NONE) */
-    TF_LIMIT_PRIORITY = 2, /* as elastic, against tenants of the same priority; a quarter of it while a higher one works */
+    TF_LIMIT_NEVER = 2,    /* no limit */
+    TF_LIMIT_PRIORITY = 3, /* as elastic against tenants of the same priority; a quarter of it while a higher one works */
 };
 
 /* What other tenants of the GPU do, as far as the caller knows. Unknown is EQUAL: the strict side. */
@@ -70,74 +71,86 @@ struct tf_limit_policy {
 
 /* Shared by the processes of one container, per GPU. All zero is the valid start. */
 struct tf_limit_state {
-    _Atomic int64_t credit_ns;       /* GPU time that may be granted; negative: debt */
-    _Atomic uint64_t refilled_at_ns; /* CLOCK_MONOTONIC; 0: never */
-    _Atomic uint64_t used_ns;        /* GPU time charged since the start, for the host's metrics */
-    _Atomic uint32_t wake_word;      /* futex word: changes when a wait may end early; wake all on TF_LIMIT_WAKE */
-    _Atomic uint32_t limit_seen;     /* limit that the bank was last clamped to, percent */
-    _Atomic uint64_t epoch;          /* presence: number of the current 64 ms epoch */
-    _Atomic uint32_t present[2];     /* processes seen at the gate in an even and an odd epoch */
-    _Atomic uint64_t busy_share;     /* own busy time / measured time, 16.16 fixed point; 0: unknown */
-    _Atomic uint64_t busy_share_at_ns; /* when it was observed */
-    _Atomic uint64_t measured_ns;    /* measured (uncorrected) GPU time since the start, to compare with NVML's */
-    uint64_t reserved[23];
+    _Atomic int64_t credit_ns;         /* GPU time that may be granted; negative: debt */
+    _Atomic uint64_t refilled_at_ns;   /* CLOCK_MONOTONIC; 0: never */
+    _Atomic uint64_t used_ns;          /* GPU time charged since the start, for the host's metrics */
+    _Atomic uint64_t measured_ns;      /* the same before the contention factor, to compare with NVML's own time */
+    _Atomic uint32_t wake_word;        /* futex word: changes when a wait may end early; wake all on TF_LIMIT_WAKE */
+    _Atomic uint32_t limit_seen;       /* limit that the bank was last clamped to, percent */
+    _Atomic uint64_t epoch;            /* presence: number of the current 64 ms epoch */
+    _Atomic uint32_t present[2];       /* processes seen at the gate in an even and an odd epoch */
+    _Atomic uint64_t observed_at_ns;   /* last tf_limit_observe_busy */
+    _Atomic uint64_t busy_sum_ns;      /* own time by NVML, old windows fading */
+    _Atomic uint64_t measured_sum_ns;  /* measured time of the same windows */
+    _Atomic uint64_t window_sum_ns;    /* wall time of the same windows */
+    uint64_t reserved[21];
 };
 _Static_assert(sizeof(struct tf_limit_state) == TF_LIMIT_STATE_BYTES, "the state's size is part of the region");
 
 /* Launches between two events. Plain data, copied with the events through the hook's queue. */
 struct tf_limit_segment {
-    uint64_t key;          /* of its only launch; 0 when it holds several */
-    uint64_t stream;       /* stream_id it was launched on */
+    uint64_t key;          /* of its first launch */
+    uint64_t stream;       /* stream it was launched on */
     uint64_t charged_ns;   /* what its launches were charged */
-    uint64_t mark_ns;      /* process->charged_ns at its end: all before it has been launched */
+    uint64_t mark_ns;      /* process->charged_ns at its end: what was charged up to there has been launched */
     uint64_t host_span_ns; /* wall time between the first and the last launch call */
-    uint64_t host_begin_ns;
     uint32_t launches;     /* 1, or 2 for "several" */
-    uint32_t flags;
+    uint32_t flags;        /* internal */
 };
 
 struct tf_limit_ticket {
-    uint32_t flags;         /* TF_LIMIT_BEGIN | TF_LIMIT_END */
+    uint32_t flags;         /* GO: TF_LIMIT_BEGIN | TF_LIMIT_END */
     uint32_t wake_seen;     /* WAIT: the futex value to wait on */
     uint64_t charged_ns;    /* GO: what this launch was charged */
     uint64_t wait_until_ns; /* WAIT: CLOCK_MONOTONIC, at most TF_LIMIT_WAIT_MAX_NS ahead */
-    uint64_t wait_began_ns; /* internal: zero before the first gate of a launch (tf_limit_enter does it) */
+    uint64_t wait_began_ns; /* internal; tf_limit_enter zeroes it for each launch */
     struct tf_limit_segment segment; /* valid with TF_LIMIT_END */
 };
 #define TF_LIMIT_BEGIN 1u /* record an event before the launch */
 #define TF_LIMIT_END 2u   /* record an event after it, and settle ticket.segment when it completes */
 
-/* One estimate, one word, so that no reader sees half of it. */
-struct tf_limit_estimate {
-    _Atomic uint64_t word; /* tag 20 bits | samples 4 bits | nanoseconds 40 bits */
+/* Stretch of the GPU's time line. */
+struct tf_limit_interval {
+    uint64_t begin_ns;
+    uint64_t end_ns;
 };
+#define TF_LIMIT_INTERVALS 16u
 
 /* Private to one process, per GPU. All zero is the valid start, also for a forked child. About 9 KiB. */
 struct tf_limit_process {
     /* fast path: written by every launch */
     _Alignas(64) _Atomic uint64_t charged_ns; /* GPU time charged by this process since its start */
-    /* fast path: read by every launch, written by the gate */
-    _Alignas(64) _Atomic uint64_t boundary_ns; /* charged_ns may reach this without the gate */
+    /* fast path: read by every launch, written in the gate */
+    _Alignas(64) _Atomic uint64_t boundary_ns; /* charged_ns may come near this without the gate */
     _Atomic uint64_t segment_stream;           /* stream of the open segment, launches elsewhere go to the gate; 0: none open */
-    _Atomic uint32_t scale;                    /* charge = estimate x scale, 16.16; 0: 1.0 */
-    uint32_t fast_reserved;
-    struct tf_limit_estimate estimates[TF_LIMIT_KEYS];
-    /* the rest belongs to limit.c */
-    _Alignas(64) _Atomic uint64_t granted_ns;
-    _Atomic uint32_t busy; /* a thread is inside the gate's short critical part */
-    _Atomic uint32_t random;
-    _Atomic uint64_t completed_ns;   /* charged_ns up to which work is known to be complete */
-    _Atomic uint64_t unknown_since_ns; /* a launch of unknown cost is in flight since then; 0: none */
-    _Atomic uint64_t covered_ns;     /* GPU time line up to which intervals were charged: overlapping streams count once */
-    _Atomic int64_t entitled_ns;     /* fairness: share of the credit that is this process's by right */
-    _Atomic uint64_t entitled_at_ns;
-    _Atomic uint64_t epoch_seen;
-    _Atomic uint64_t mean_ns;        /* mean cost of a launch, provisional cost of an unknown key */
-    _Atomic uint64_t event_overhead_ns;
-    _Atomic uint32_t batch;          /* launches per segment that stay free of gaps; adapts */
-    _Atomic uint32_t gates;
+    _Atomic uint32_t scale;                    /* charge = estimate x scale, 16.16 fixed point */
+    _Atomic uint64_t estimates[TF_LIMIT_KEYS]; /* tag 20 bits | samples 4 bits | nanoseconds 40 bits */
+    /* the rest is limit.c's, under `busy` */
+    _Alignas(64) _Atomic uint32_t busy; /* a thread is in a short critical part: no system call, no loop without a bound */
+    uint32_t unknown_count;       /* launches of unknown cost in flight */
+    uint64_t unknown_since_ns;
+    uint64_t granted_ns;          /* charged_ns may reach this; taken from the credit */
+    uint64_t reported_ns;         /* charged_ns up to which the state's sums know */
+    uint64_t marked_ns;           /* charged_ns at the end of the last measured segment */
+    uint64_t completed_ns;        /* charged_ns up to which work is known to be complete */
+    uint64_t mean_ns;             /* mean cost of a measured launch */
+    uint64_t event_overhead_ns;   /* what two events with nothing between them measure */
+    int64_t entitled_ns;          /* fairness: this process's share of the credit, by right */
+    uint64_t entitled_at_ns;
+    uint64_t epoch_seen;
+    uint32_t batch_off;           /* segments of one launch only, for so many more grants */
+    uint32_t batch_backoff;
+    uint32_t gates;
+    uint32_t ratio;               /* measured / estimated cost of batches, 16.16 */
+    uint32_t waiting;             /* a thread waits for a settlement */
+    uint32_t interval_next;
+    uint64_t open_before_ns;      /* the open segment: charged_ns at its begin, */
+    uint64_t open_target_ns;      /*   charged_ns at which it ends, */
+    uint64_t open_since_ns;       /*   when it began, 0: none is open */
+    uint64_t open_first_ns;       /*   what its first launch was charged */
     struct tf_limit_segment open;
-    uint64_t private_reserved[32];
+    struct tf_limit_interval intervals[TF_LIMIT_INTERVALS]; /* charged lately: overlapping streams count once */
+    uint64_t reserved[16];
 };
 
 static inline int tf_limit_is_off(const struct tf_limit_policy *policy)
@@ -160,7 +173,7 @@ static inline uint64_t tf_limit_key(const void *function, uint32_t grid_x, uint3
  * stays the same for a stream (its handle, 1 for the default stream). */
 static inline int tf_limit_enter(struct tf_limit_process *process, uint64_t key, uint64_t stream, struct tf_limit_ticket *ticket)
 {
-    uint64_t word = atomic_load_explicit(&process->estimates[(key >> 20) % TF_LIMIT_KEYS].word, memory_order_relaxed);
+    uint64_t word = atomic_load_explicit(&process->estimates[(key >> 20) % TF_LIMIT_KEYS], memory_order_relaxed);
     uint64_t boundary_ns = atomic_load_explicit(&process->boundary_ns, memory_order_relaxed);
     ticket->flags = 0;
     ticket->wait_began_ns = 0;
@@ -191,21 +204,23 @@ void tf_limit_cancel(struct tf_limit_process *process, const struct tf_limit_tic
  * gate returned WAIT. 1: record the end event on ret_segment->stream now and queue *ret_segment as after END. 0: nothing to do. */
 int tf_limit_close(struct tf_limit_process *process, uint64_t now_ns, struct tf_limit_segment *ret_segment);
 
-#define TF_LIMIT_WAKE 1 /* returned: FUTEX_WAKE all waiters of state->wake_word */
+#define TF_LIMIT_WAKE 1  /* returned: FUTEX_WAKE all waiters of state->wake_word */
+#define TF_LIMIT_RETRY 2 /* returned: nothing was done, another thread is in the way; call again at the next poll */
 
 /* A segment's events completed at begin_ns and end_ns, both on one clock of this GPU that is close to CLOCK_MONOTONIC (an
- * anchor per process will do; only differences and the overlap of segments matter). 0 or TF_LIMIT_WAKE. */
+ * anchor per process will do; only differences and the overlap of segments matter). 0, TF_LIMIT_WAKE or TF_LIMIT_RETRY. */
 int tf_limit_settle(struct tf_limit_state *state, struct tf_limit_process *process, const struct tf_limit_policy *policy,
                     const struct tf_limit_segment *segment, uint64_t begin_ns, uint64_t end_ns, uint64_t now_ns);
 
-/* A segment will never be measured (event error, context gone): its estimate stands. 0 or TF_LIMIT_WAKE. */
+/* A segment will never be measured (event error, context gone): its estimate stands. 0, TF_LIMIT_WAKE or TF_LIMIT_RETRY. */
 int tf_limit_lose(struct tf_limit_state *state, struct tf_limit_process *process, const struct tf_limit_segment *segment);
 
-/* Optional: what two events with nothing between them measure, in ns. Call after the first context and now and then. */
+/* Optional: what two events with nothing between them measure. Call after the first context and now and then. */
 void tf_limit_observe_event_overhead(struct tf_limit_process *process, uint64_t overhead_ns);
 
-/* Optional, one process of the container, about once a second: the container's own busy time on this GPU in the last
- * window, from NVML's process utilisation (percent x window). measured_before_ns: state->measured_ns at the window's begin. */
-void tf_limit_observe_busy(struct tf_limit_state *state, uint64_t window_ns, uint64_t own_busy_ns, uint64_t measured_before_ns, uint64_t now_ns);
+/* Optional, from one process of the container or several, about once a second: own_busy_ns is the container's own busy time on
+ * this GPU within a window of window_ns, from NVML's process utilisation (percent x window, the half percent that NVML cuts off
+ * included); measured_ns is by how much state->measured_ns grew in that window. */
+void tf_limit_observe_busy(struct tf_limit_state *state, uint64_t window_ns, uint64_t own_busy_ns, uint64_t measured_ns, uint64_t now_ns);
 
 #endif
