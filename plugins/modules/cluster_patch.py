@@ -1,0 +1,127 @@
+#!/usr/bin/python
+"""Merge-patches objects that others own: labels and annotations of nodes, the pod template of a foreign deployment."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: cluster_patch
+short_description: Patch Kubernetes objects that exist, and never create one
+description:
+  - Applies one JSON merge patch to several objects of a kind. A null in the patch removes a key. An object whose content has everything
+    that the patch wants is not written.
+  - A name that does not exist is a failure before anything is written. Server-side apply would create it, and a misspelled node would
+    become a node.
+requirements: [kubernetes >= 31]
+options:
+  kubeconfig:
+    description: Kubeconfig of a cluster administrator, on the host that runs the task. Empty means the client's own default.
+    type: str
+    default: ''
+  context:
+    description: Context of the kubeconfig. Default is its current one.
+    type: str
+  api_version:
+    description: API version of the kind.
+    type: str
+    default: v1
+  kind:
+    description: Kind of the objects.
+    type: str
+    required: true
+  namespace:
+    description: Their namespace.
+    type: str
+    default: ''
+  names:
+    description: Their names.
+    type: list
+    elements: str
+    required: true
+  patch:
+    description: The JSON merge patch.
+    type: dict
+    required: true
+  absent_ok:
+    description: Skip names that do not exist, for removal.
+    type: bool
+    default: false
+attributes:
+  check_mode: {support: full}
+  diff_mode: {support: full}
+"""
+
+EXAMPLES = r"""
+- name: Label two nodes
+  cluster_patch:
+    kubeconfig: "{{ kube_control_kubeconfig }}"
+    kind: Node
+    names: [gpu-1, gpu-2]
+    patch: {metadata: {labels: {tenfold.dev/enforcement: hook}}}
+"""
+
+RETURN = r"""
+patched:
+  description: Names of the objects that were (or would be) patched.
+  returned: always
+  type: list
+  elements: str
+"""
+
+import json
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.tenfold_cluster import api, objects
+from ansible.module_utils.tenfold_cluster.arguments import CONNECTION
+from ansible.module_utils.tenfold_cluster.errors import ClusterError
+
+ARGUMENT_SPEC = {
+    **CONNECTION,
+    "api_version": {"type": "str", "default": "v1"},
+    "kind": {"type": "str", "required": True},
+    "namespace": {"type": "str", "default": ""},
+    "names": {"type": "list", "elements": "str", "required": True},
+    "patch": {"type": "dict", "required": True},
+    "absent_ok": {"type": "bool", "default": False},
+}
+
+
+def patch_objects(options: dict[str, Any], check_mode: bool) -> tuple[list[str], list[dict[str, str]]]:
+    """Names patched and their diffs. Errors: ClusterError; names that do not exist are refused before the first write."""
+    cluster = api.connect(options["kubeconfig"], options["context"])
+    api_version, kind, namespace = options["api_version"], options["kind"], options["namespace"]
+    live = {}
+    for name in options["names"]:
+        found = cluster.read(api_version, kind, name, namespace)
+        if found is not None:
+            live[name] = found
+    missing = [name for name in options["names"] if name not in live]
+    if missing and not options["absent_ok"]:
+        names = ", ".join(f"'{name}'" for name in missing)
+        raise ClusterError(f"the cluster at '{cluster.server}' has no {kind} {names}; nothing was patched", missing=missing)
+    patched, diff = [], []
+    for name, before in live.items():
+        if objects.satisfies(before, options["patch"]):
+            continue
+        after = cluster.merge_patch(api_version, kind, name, options["patch"], namespace, dry_run=check_mode)
+        patched.append(name)
+        texts = [json.dumps(objects.touched(document, options["patch"]), indent=2, sort_keys=True) + "\n" for document in (before, after)]
+        diff.append({"before_header": f"{kind} '{name}'", "after_header": f"{kind} '{name}'", "before": texts[0], "after": texts[1]})
+    return patched, diff
+
+
+def main() -> None:
+    """Patches and reports."""
+    module = AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True)
+    try:
+        patched, diff = patch_objects(module.params, module.check_mode)
+    except ClusterError as error:
+        module.fail_json(msg=str(error), error_details=error.details)
+    result: dict[str, Any] = {"changed": bool(patched), "patched": patched}
+    if module._diff:
+        result["diff"] = diff
+    module.exit_json(**result)
+
+
+if __name__ == "__main__":
+    main()
