@@ -70,11 +70,8 @@ class Component:
 def components(versions: Versions, hyperkube_source: str) -> tuple[Component, ...]:
     """Every component, in the order in which they are built: the long one first, so that trouble shows early."""
     kubernetes = versions.of(gomodules.KUBERNETES)
-    workspace_inputs = (
-        hyperkube_source,
-        gomodules.APIS_SUPPLEMENT,
-        *(f"{module}@{versions.of(module)}" for module in (gomodules.KUBERNETES, gomodules.VOLCANO, gomodules.VOLCANO_APIS, gomodules.ETCD)),
-    )
+    pinned = (f"{module}@{versions.of(module)}" for module in gomodules.PINNED)
+    workspace_inputs = (hyperkube_source, gomodules.APIS_SUPPLEMENT, *pinned)
     return (
         Component(
             name="kubernetes",

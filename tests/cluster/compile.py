@@ -101,7 +101,7 @@ def _write_workspace(folder: Path, versions: Versions) -> None:
     kubernetes = _download(gomodules.KUBERNETES, versions.of(gomodules.KUBERNETES))
     volcano = _download(gomodules.VOLCANO, versions.of(gomodules.VOLCANO))
     texts = [Path(record["GoMod"]).read_text(encoding="utf-8") for record in (kubernetes, volcano)]
-    (folder / "go.mod").write_text(gomodules.workspace(*texts, versions.go_modules), encoding="utf-8")
+    (folder / "go.mod").write_text(gomodules.workspace(texts[0], texts[1], versions.go_modules), encoding="utf-8")
     sums = [(Path(record["Dir"]) / "go.sum").read_text(encoding="utf-8") for record in (kubernetes, volcano)]
     (folder / "go.sum").write_text(gomodules.merged_sums(sums), encoding="utf-8")
     (folder / "cmd" / "hyperkube").mkdir(parents=True)

@@ -10,7 +10,6 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from . import command
 from .console import Console
 from .errors import FleetError
 
@@ -102,7 +101,8 @@ def mirror_in(one_line: Iterable[str], deb822: Iterable[str]) -> str | None:
         for stanza in text.split("\n\n"):
             fields = _deb822_fields(stanza)
             addresses = [word for word in fields.get("uris", []) if word.startswith("http")]
-            if "deb" in fields.get("types", []) and SUITE in fields.get("suites", []) and "main" in fields.get("components", []) and addresses:
+            wanted = (("types", "deb"), ("suites", SUITE), ("components", "main"))
+            if addresses and all(word in fields.get(name, []) for name, word in wanted):
                 return addresses[0]
     return None
 

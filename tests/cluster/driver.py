@@ -39,7 +39,7 @@ def ensure(paths: Paths, console: Console) -> Driver:
         staging = folder.with_name(f".{folder.name}.partial")
         shutil.rmtree(staging, ignore_errors=True)
         staging.mkdir(parents=True)
-        argv = ["make", "-C", SIMULATOR, f"BUILD={staging}"]
+        argv = ["make", "-C", str(SIMULATOR), f"BUILD={staging}"]
         console.say("simulated driver: building")
         console.watch("simulated driver", argv, log=paths.logs / "driver.log", deadline_seconds=BUILD_DEADLINE_SECONDS)
         staging.rename(folder)

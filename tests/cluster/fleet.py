@@ -10,7 +10,7 @@ import json
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from . import api, command, images, inputs, kubeconfig, layout, leftovers, lock, machine, network, podman, wait
+from . import command, fingerprint, images, inputs, kubeconfig, layout, leftovers, lock, machine, network, podman, wait
 from .api import Api
 from .console import Console
 from .disk import Disk
@@ -98,24 +98,32 @@ class Fleet:
     def _disk(self, one: Machine) -> Disk:
         return Disk(one, self.paths.sim / "machines" / one.name)
 
+    def _key(self, made: Inputs) -> str:
+        """Changes when anything that machines are made of does, and not when only the harness' own code does."""
+        parts: list[str] = [made.key]
+        for one in layout.MACHINES:
+            disk = self._disk(one)
+            parts += [repr(network.machine_up(one, layout.MACHINES)), repr(podman.run_argv(one, disk.root, disk.volumes, layout.MACHINES))]
+            parts += [repr(machine.programs(one)), repr(machine.files(one, Identities.blank()))]
+        return fingerprint.of(*parts)
+
     def _reason_to_make(self, made: Inputs) -> str | None:
         """None when a healthy fleet of these inputs is there, else why it must be made."""
         try:
             state = json.loads((self.paths.sim / "state.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return "it was never finished"
-        if state.get("key") != made.key:
+        if state.get("key") != self._key(made):
             return "it was made from other inputs"
         for one in layout.MACHINES:
             missing = self._missing_machine(one)
             if missing is not None:
                 return f"{one.name} is {missing}"
         # right after a reboot of a node its Ready condition may lag
-        for one in layout.MACHINES:
-            try:
-                wait.until(one.name, lambda one=one: self._api().missing_nodes([one.name]), deadline_seconds=START_DEADLINE_SECONDS)  # type: ignore[misc]
-            except FleetError as error:
-                return str(error)
+        try:
+            self._wait_for_nodes(self._api(), START_DEADLINE_SECONDS)
+        except FleetError as error:
+            return str(error)
         return None
 
     def _missing_machine(self, one: Machine) -> str | None:
@@ -139,7 +147,8 @@ class Fleet:
                 self._start(one)
                 imports.append(pool.submit(self._import, one, [made.pause]))
             self._wait_for_api(server)
-            self._wait_for_nodes(server)
+            self._wait_for_nodes(server, NODE_DEADLINE_SECONDS)
+            self.console.say("all nodes are ready")
             self._wait_for_imports(imports)
         server.label_control_plane(layout.CONTROL.name)
         for one in layout.MACHINES:
@@ -147,7 +156,7 @@ class Fleet:
         text = kubeconfig.text(layout.API_URL, identities.authority_certificate, identities.admin, "kubernetes-admin")
         self.paths.kubeconfig.write_text(text, encoding="utf-8")
         self.paths.kubeconfig.chmod(0o600)
-        (self.paths.sim / "state.json").write_text(json.dumps({"key": made.key}) + "\n", encoding="utf-8")
+        (self.paths.sim / "state.json").write_text(json.dumps({"key": self._key(made)}) + "\n", encoding="utf-8")
         self.console.say(f"the fleet is up: export KUBECONFIG={self.paths.kubeconfig}")
 
     def _lay_network(self) -> None:
@@ -165,7 +174,8 @@ class Fleet:
 
     def _start(self, one: Machine) -> None:
         disk = self._disk(one)
-        command.run(podman.run_argv(one, disk.root, disk.volumes, layout.MACHINES), env=self._environment, deadline_seconds=START_DEADLINE_SECONDS)
+        argv = podman.run_argv(one, disk.root, disk.volumes, layout.MACHINES)
+        command.run(argv, env=self._environment, deadline_seconds=START_DEADLINE_SECONDS)
         self.console.say(f"{one.name} is started")
 
     def _import(self, one: Machine, archives: list[Archive]) -> None:
@@ -195,7 +205,7 @@ class Fleet:
         wait.until("the API server", server.missing_readiness, deadline_seconds=API_DEADLINE_SECONDS, diagnose=diagnose)
         self.console.say("the API server serves")
 
-    def _wait_for_nodes(self, server: Api) -> None:
+    def _wait_for_nodes(self, server: Api, deadline_seconds: float) -> None:
         for one in layout.MACHINES:
 
             def diagnose(name: str = one.name) -> str:
@@ -204,8 +214,7 @@ class Fleet:
             def missing(name: str = one.name) -> str | None:
                 return server.missing_nodes([name])
 
-            wait.until(f"node {one.name}", missing, deadline_seconds=NODE_DEADLINE_SECONDS, diagnose=diagnose)
-        self.console.say("all nodes are ready")
+            wait.until(f"node {one.name}", missing, deadline_seconds=deadline_seconds, diagnose=diagnose)
 
     def _wait_for_service(self, one: Machine) -> None:
         """Service addresses work inside a machine once kube-proxy wrote its rules."""
@@ -218,6 +227,3 @@ class Fleet:
 
         what = f"service addresses on {one.name}"
         wait.until(what, missing, deadline_seconds=SERVICE_DEADLINE_SECONDS, diagnose=lambda: self.journal(one.name, "kube-proxy.service"))
-
-
-__all__ = ["Fleet", "api"]

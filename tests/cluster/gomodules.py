@@ -13,6 +13,7 @@ KUBERNETES = "k8s.io/kubernetes"
 VOLCANO = "volcano.sh/volcano"
 VOLCANO_APIS = "volcano.sh/apis"
 ETCD = "go.etcd.io/etcd/server/v3"
+PINNED = (KUBERNETES, VOLCANO, VOLCANO_APIS, ETCD)
 
 # The module proxy has no volcano.sh/apis v1.15.1, which Volcano 1.15.1 asks for. v1.14.0 lacks this one constant of it; its value is
 # given in Volcano's docs/design/scheduling-gates-queue-admission.md.
@@ -23,14 +24,16 @@ APIS_SUPPLEMENT = """package v1beta1
 const QueueAllocationGateKey = GroupName + "/queue-allocation-gate"
 """
 
-_REQUIRE = re.compile(r"^\s*(?:require\s+)?(?P<module>\S+\.\S+/\S+|\S+\.\S+)\s+(?P<version>v\S+)", re.MULTILINE)
+_REQUIRE_BLOCK = re.compile(r"^require\s*\((.*?)^\)", re.MULTILINE | re.DOTALL)
+_REQUIRE_LINE = re.compile(r"^require\s+([^(\s].*)$", re.MULTILINE)
+_REQUIRE = re.compile(r"^\s*(?P<module>\S+\.\S+)\s+(?P<version>v\S+)", re.MULTILINE)
 _STAGING = re.compile(r"^\s*(?:replace\s+)?(k8s\.io/\S+)\s+=>\s+\./staging/", re.MULTILINE)
 
 
 def requirements(go_mod: str) -> dict[str, str]:
     """Module -> version of every ``require`` of a go.mod, without the v0.0.0 placeholders of Kubernetes' staging modules."""
     found: dict[str, str] = {}
-    for block in re.findall(r"^require\s*\((.*?)^\)", go_mod, re.MULTILINE | re.DOTALL) + re.findall(r"^require [^(\n]+$", go_mod, re.MULTILINE):
+    for block in [*_REQUIRE_BLOCK.findall(go_mod), *_REQUIRE_LINE.findall(go_mod)]:
         for match in _REQUIRE.finditer(block):
             if match["version"] != "v0.0.0":
                 found[match["module"]] = match["version"]
@@ -63,8 +66,8 @@ def workspace(kubernetes_go_mod: str, volcano_go_mod: str, versions: Mapping[str
         for module, version in requirements(source).items():
             if module not in highest or version_order(version) > version_order(highest[module]):
                 highest[module] = version
-    highest.update({module: staging_version for module in staging})
-    highest.update({module: versions[module] for module in (KUBERNETES, VOLCANO, VOLCANO_APIS, ETCD)})
+    highest.update(dict.fromkeys(staging, staging_version))
+    highest.update({module: versions[module] for module in PINNED})
     lines = ["module tenfold.dev/testfleet", "", "go 1.25.0", "", "godebug default=go1.25", "", "require ("]
     lines += [f"\t{module} {version}" for module, version in sorted(highest.items())]
     lines += [")", "", "replace (", f"\t{VOLCANO_APIS} => ./volcano-apis"]

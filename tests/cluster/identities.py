@@ -26,18 +26,25 @@ class Identities:
     @classmethod
     def issue(cls) -> Identities:
         authority = Authority()
+        api_addresses = ("127.0.0.1", layout.CONTROL.address, layout.API_SERVICE_ADDRESS)
         api_names = ("localhost", layout.CONTROL.name, "kubernetes", "kubernetes.default", "kubernetes.default.svc")
         return cls(
             authority_certificate=authority.certificate,
             admin=authority.issue("kubernetes-admin", "system:masters"),
-            apiserver=authority.issue("kube-apiserver", None, ("127.0.0.1", layout.CONTROL.address, layout.API_SERVICE_ADDRESS), api_names),
+            apiserver=authority.issue("kube-apiserver", addresses=api_addresses, names=api_names),
             apiserver_kubelet_client=authority.issue("kube-apiserver-kubelet-client", "system:masters"),
             controller_manager=authority.issue("system:kube-controller-manager"),
             scheduler=authority.issue("system:kube-scheduler"),
             proxy=authority.issue("system:kube-proxy"),
             kubelets={
-                machine.name: authority.issue(f"system:node:{machine.name}", "system:nodes", (machine.address,), (machine.name,))
-                for machine in layout.MACHINES
+                one.name: authority.issue(f"system:node:{one.name}", "system:nodes", addresses=[one.address], names=[one.name])
+                for one in layout.MACHINES
             },
             tokens=token_keys(),
         )
+
+    @classmethod
+    def blank(cls) -> Identities:
+        """Every field empty: with it, what is on machines can be compared without what differs from fleet to fleet."""
+        none = Pair("", "")
+        return cls("", none, none, none, none, none, none, {one.name: none for one in layout.MACHINES}, none)

@@ -66,14 +66,18 @@ def volcano_archives(paths: Paths, versions: Versions, components: Mapping[str, 
         target = paths.images / f"{name}-{fingerprint.of(image, *parts)}.tar"
 
         def layers(folder: Path, program: Path = program, is_webhook: bool = is_webhook) -> list[Path]:
-            own = oci.write_layer(folder / "own.tar", [oci.File(program.name, program), *([] if is_webhook else [_passwd()])])
             if not is_webhook:
-                return [own]
+                return [oci.write_layer(folder / "own.tar", [oci.File(program.name, program), _passwd()])]
             script = compile.module_folder(gomodules.VOLCANO, version) / SCRIPT
             # the script says #!/bin/sh and uses bash's [[; upstream's image gets away with it by its busybox
-            tools = [oci.File(script.name, script), oci.Link("usr/bin/sh", "bash"), oci.File("usr/local/bin/kubectl", components["kubernetes"] / "hyperkube")]
+            own: list[oci.Entry] = [
+                oci.File(script.name, script),
+                oci.Link("usr/bin/sh", "bash"),
+                oci.File("usr/local/bin/kubectl", components["kubernetes"] / "hyperkube"),
+                oci.File(program.name, program),
+            ]
             bottom = oci.write_layer(folder / "base.tar", [oci.Tree(base, WEBHOOK_SURPLUS)])
-            return [bottom, oci.write_layer(folder / "tools.tar", tools), own]
+            return [bottom, oci.write_layer(folder / "own.tar", own)]
 
         made.append(_ensure(target, image, [f"/{name}"], layers))
     return made

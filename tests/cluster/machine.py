@@ -24,6 +24,7 @@ from .pki import Pair
 from .systemd import Unit
 
 PKI = "/etc/kubernetes/pki"
+CONTROLLER_MANAGER = "system:kube-controller-manager"
 
 # component of ``builds`` -> its programs that every machine has in /usr/bin
 NODE_PROGRAMS: Mapping[str, tuple[str, ...]] = {
@@ -77,7 +78,13 @@ def _node_units(machine: Machine) -> list[Unit]:
     runtime_settings = ("Delegate=yes", "KillMode=process", "OOMScoreAdjust=0")
     return [
         # systemd leaves mount propagation of a container as it finds it; kubelets rely on a shared root
-        Unit("fleet-mounts.service", "Share the machine's mounts", ["/usr/bin/mount", "--make-rshared", "/"], once=True, wanted_by="sysinit.target"),
+        Unit(
+            "fleet-mounts.service",
+            "Share the machine's mounts",
+            ["/usr/bin/mount", "--make-rshared", "/"],
+            once=True,
+            wanted_by="sysinit.target",
+        ),
         Unit(
             "containerd.service",
             "containerd container runtime",
@@ -146,7 +153,7 @@ def _control_files(identities: Identities) -> list[MachineFile]:
         *_pair(identities.apiserver_kubelet_client, f"{PKI}/apiserver-kubelet-client"),
         MachineFile(f"{PKI}/sa.pub", identities.tokens.certificate),
         MachineFile(f"{PKI}/sa.key", identities.tokens.key, 0o600),
-        _client_file("/etc/kubernetes/controller-manager.conf", identities, identities.controller_manager, "system:kube-controller-manager"),
+        _client_file("/etc/kubernetes/controller-manager.conf", identities, identities.controller_manager, CONTROLLER_MANAGER),
         _client_file("/etc/kubernetes/scheduler.conf", identities, identities.scheduler, "system:kube-scheduler"),
         _client_file("/etc/kubernetes/admin.conf", identities, identities.admin, "kubernetes-admin"),
     ]

@@ -45,6 +45,9 @@ class Tree:
     excluded: Sequence[str] = ()
 
 
+Entry = File | Link | Tree
+
+
 @dataclass(frozen=True)
 class Image:
     """name is complete ("registry/name:tag"); layers are tar files, lowest first."""
@@ -55,7 +58,7 @@ class Image:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-def write_layer(target: Path, entries: Iterable[File | Link | Tree]) -> Path:
+def write_layer(target: Path, entries: Iterable[Entry]) -> Path:
     """Write a layer's tar file; parents of files are made as folders, but a tree's own links (``bin`` -> ``usr/bin``) are kept."""
     with tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as archive:
         made: set[str] = set()
@@ -115,6 +118,7 @@ def write_archive(target: Path, image: Image) -> Path:
     A docker ``manifest.json`` is added because ``docker load`` before version 25 reads nothing else.
     """
     layers = [_Blob.of_file(path) for path in image.layers]
+    environment = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", **image.environment}
     configuration = _Blob.of_json(
         {
             "architecture": "amd64",
@@ -122,7 +126,7 @@ def write_archive(target: Path, image: Image) -> Path:
             "created": CREATED,
             "config": {
                 "Entrypoint": list(image.entrypoint),
-                "Env": [f"{name}={value}" for name, value in {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", **image.environment}.items()],
+                "Env": [f"{name}={value}" for name, value in environment.items()],
                 "WorkingDir": "/",
             },
             "rootfs": {"type": "layers", "diff_ids": [layer.digest for layer in layers]},

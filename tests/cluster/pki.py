@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cryptography import x509
@@ -38,7 +39,7 @@ class Authority:
         builder = builder.add_extension(_key_usage(signs_certificates=True), critical=True)
         self.certificate = _pem(builder.sign(self._key, hashes.SHA256()))
 
-    def issue(self, common_name: str, organization: str | None = None, addresses: tuple[str, ...] = (), names: tuple[str, ...] = ()) -> Pair:
+    def issue(self, common_name: str, organization: str | None = None, *, addresses: Sequence[str] = (), names: Sequence[str] = ()) -> Pair:
         """A certificate for both ends of TLS; Kubernetes reads the user from the common name and the group from the organization."""
         attributes = [x509.NameAttribute(NameOID.COMMON_NAME, common_name)]
         if organization:

@@ -14,6 +14,9 @@ from .layout import CGROUP_PARENT, Machine
 # podman's own default for open files; a machine without CAP_SYS_RESOURCE cannot raise a limit, and podman fails when asked to
 OPEN_FILES_WISH = 1048576
 
+# Fresh after each boot of a machine, as on a real one.
+TEMPORARY_FOLDERS = {"/run": "mode=755", "/run/lock": "mode=1777", "/tmp": "mode=1777"}
+
 
 def containers_conf(open_files_limit: int, processes_limit: int) -> str:
     """Text of containers.conf(5): runc (crun has no cgroup v1 systemd containers), cgroupfs, limits that this machine can give."""
@@ -56,7 +59,8 @@ def run_argv(machine: Machine, root: Path, volumes: Sequence[tuple[Path, str]], 
     argv = ["podman", "run", "--detach", "--name", machine.name, "--hostname", machine.name, "--runtime", "runc", "--privileged"]
     argv += ["--systemd=false", "--env", "container=podman", "--stop-signal", "SIGRTMIN+3", "--stop-timeout", "10", "--cgroupns=private"]
     argv += ["--cgroup-parent", f"/{CGROUP_PARENT}", "--restart=always"]
-    argv += ["--tmpfs", "/run:rw,nosuid,nodev,mode=755", "--tmpfs", "/run/lock:rw,nosuid,nodev", "--tmpfs", "/tmp:rw,nosuid,nodev,mode=1777"]
+    for folder, options in TEMPORARY_FOLDERS.items():
+        argv += ["--tmpfs", f"{folder}:rw,nosuid,nodev,{options}"]
     argv += ["--network", f"ns:/run/netns/{machine.name}"]
     for host in hosts:
         argv += ["--add-host", f"{host.name}:{host.address}"]

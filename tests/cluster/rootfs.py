@@ -58,7 +58,23 @@ MASKED_UNITS = (
     "fstrim.timer",
 )
 # Left by the installation, read by nobody here.
-SURPLUS = ("usr/share/doc", "usr/share/man", "usr/share/info", "usr/share/locale", "usr/share/lintian", "var/cache/apt", "var/lib/apt/lists")
+SURPLUS = (
+    "usr/share/doc",
+    "usr/share/info",
+    "usr/share/lintian",
+    "usr/share/locale",
+    "usr/share/man",
+    "var/cache/apt",
+    "var/lib/apt/lists",
+)
+    "usr/share/doc",
+    "usr/share/man",
+    "usr/share/info",
+    "usr/share/locale",
+    "usr/share/lintian",
+    "var/cache/apt",
+    "var/lib/apt/lists",
+)
 JOURNAL_SETTINGS = "[Journal]\nStorage=volatile\nRuntimeMaxUse=64M\nRateLimitIntervalSec=0\n"
 
 

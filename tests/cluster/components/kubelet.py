@@ -33,9 +33,7 @@ class Kubelet:
         ]
 
     def config_yaml(self) -> str:
-        taint = ""
-        if self.taint_key:
-            taint = f"# GPU nodes take only pods that ask for a GPU.\nregisterWithTaints:\n- key: {self.taint_key}\n  value: present\n  effect: NoSchedule\n"
+        taint = _TAINT.format(key=self.taint_key) if self.taint_key else ""
         return _CONFIG.format(socket=self.container_runtime_socket) + taint
 
 
@@ -80,4 +78,12 @@ evictionHard:
   nodefs.inodesFree: "0%"
   imagefs.available: "0%"
   imagefs.inodesFree: "0%"
+"""
+
+_TAINT = """\
+# GPU nodes take only pods that ask for a GPU.
+registerWithTaints:
+- key: {key}
+  value: present
+  effect: NoSchedule
 """
