@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hypothesis import strategies as st
+
 from tenfold.fit import CardLedger
 from tenfold.slices import Assignment, SliceRequest
 from tenfold.tiers import Catalogue

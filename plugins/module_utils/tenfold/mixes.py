@@ -15,7 +15,7 @@ from .tiers import Catalogue, Tier
 
 __all__ = ["MixProof", "capacity", "fits_one_card", "maximal_mixes", "prove", "spelled"]
 
-MIX_LIMIT = 20_000  # our choice: sets looked at before a catalogue counts as too fine to list; takes about a second
+MIX_LIMIT = 10_000  # our choice: sets looked at before a catalogue counts as too fine to list; takes three seconds at worst
 
 
 @dataclass(frozen=True)

@@ -212,8 +212,10 @@ class _Reader:
         ratio = self._ratio(variables.get("memory_overcommit_ratio", 1.0))
         custom = self._boolean("slice_tiers_custom_allowed", variables.get("custom_allowed", False))
         card = self._card(variables.get("card", "a800-80gb"))
-        tiers = self._tiers(variables.get("tiers"), granularity)
-        mixes = self._mixes(variables.get("required_mixes"), {tier.name for tier in tiers})
+        entries = self._tier_entries(variables.get("tiers"))
+        tiers = self._tiers(entries, granularity)
+        # A mix may name a tier whose numbers are wrong: one mistake is told once.
+        mixes = self._mixes(variables.get("required_mixes"), {str(name) for _path, name, _body in entries})
         return Catalogue(
             tiers=tuple(sorted(tiers, key=_size)),
             slices_per_card=slices,
@@ -275,8 +277,7 @@ class _Reader:
             self._add("slice_tiers_card", f"names an unknown card: {error}")
             return str(value)
 
-    def _tiers(self, value: Any, granularity_mib: int) -> list[Tier]:
-        entries = self._tier_entries(value)
+    def _tiers(self, entries: list[tuple[str, Any, Any]], granularity_mib: int) -> list[Tier]:
         tiers: list[Tier] = []
         seen: set[str] = set()
         for path, name, body in entries:
