@@ -119,7 +119,7 @@ class Ledger:
             if path.exists():
                 previous = self._folder / f".{PREVIOUS_NAME}.tmp"
                 previous.unlink(missing_ok=True)
-                previous.hardlink_to(path)
+                os.link(path, previous)
                 previous.replace(self._folder / PREVIOUS_NAME)
             temporary.replace(path)
             folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)

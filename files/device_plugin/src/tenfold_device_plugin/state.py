@@ -7,13 +7,14 @@ Owns what a booking and a slot are, how much of a card is booked, what capacity 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ._domain import fit, wire
 from ._domain.errors import QuantityError
 from ._domain.quantities import parse_integer
+from ._domain.tiers import Catalogue
 
 __all__ = [
     "Booking",
@@ -22,6 +23,7 @@ __all__ = [
     "ContainerShare",
     "Share",
     "Slot",
+    "Terms",
     "capacity",
     "card_ledgers",
     "card_of_id",
@@ -31,12 +33,12 @@ __all__ = [
     "is_terminal",
     "preferred_ids",
     "register_records",
+    "register_type",
 ]
 
 JsonObject = Mapping[str, Any]
 
 IDS_PER_SLICE = 2  # a terminating pod keeps its ids until its containers are gone; the ledger limits, not the ids
-CORES_OF_A_CARD_PERCENT = 100
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,25 @@ class Card:
     @property
     def healthy(self) -> bool:
         return not self.fault
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What the catalogue in force (None: none known yet) makes of every card. ``slices`` overrides the catalogue's where it is not 0."""
+
+    catalogue: Catalogue | None = None
+    slices_override: int = 0
+
+    @property
+    def slices(self) -> int:
+        return self.slices_override or (self.catalogue or Catalogue(tiers=())).slices_per_card
+
+    @property
+    def revision(self) -> str:
+        return self.catalogue.hash8 if self.catalogue else ""
+
+    def published_memory_mib(self, card: Card) -> int:
+        return self.catalogue.published_memory_mib(card.memory_mib) if self.catalogue else card.memory_mib
 
 
 @dataclass(frozen=True)
@@ -170,16 +191,13 @@ def _requested(container: JsonObject, resource: str) -> int:
 # --- cards ----------------------------------------------------------------------------------------------------------------
 
 
-def card_ledgers(
-    cards: Iterable[Card], bookings: Iterable[Booking], slices: int, overcommit: float, *, serving: Callable[[Card], bool] | None = None
-) -> list[fit.CardLedger]:
-    """Each card with all bookings on it. A sick card, or one that ``serving`` refuses, has count 0: nothing new fits.
+def card_ledgers(cards: Iterable[Card], bookings: Iterable[Booking], terms: Terms) -> list[fit.CardLedger]:
+    """Each card with all bookings on it; a sick card has count 0: nothing new fits.
 
     Shares on cards that are gone are left out: they cannot be booked against anything.
     """
-    serves = serving or (lambda card: card.healthy)
     ledgers = [
-        fit.CardLedger(card.uuid, slices if serves(card) else 0, published_memory_mib(card, overcommit), f"NVIDIA-{card.name}")
+        fit.CardLedger(card.uuid, terms.slices if card.healthy else 0, terms.published_memory_mib(card), register_type(card.name))
         for card in cards
     ]
     positions = {ledger.uuid: index for index, ledger in enumerate(ledgers)}
@@ -192,30 +210,29 @@ def card_ledgers(
     return ledgers
 
 
-def published_memory_mib(card: Card, overcommit: float) -> int:
-    return int(card.memory_mib * overcommit)
+def register_records(cards: Iterable[Card], terms: Terms, in_service: bool) -> list[wire.RegisterRecord]:
+    """What the scheduler reads of this node.
 
-
-def register_records(cards: Iterable[Card], slices: int, overcommit: float, in_service: bool) -> list[wire.RegisterRecord]:
-    """What the scheduler reads of this node. Count 0 takes a card (or, with ``in_service`` false, all) out: health it never looks at."""
+    Count 0 takes a card out, and all of them without ``in_service`` or a catalogue: the scheduler never looks at health.
+    """
     return [
         wire.RegisterRecord(
             uuid=card.uuid,
-            count=slices if in_service and card.healthy else 0,
-            memory_mib=published_memory_mib(card, overcommit),
-            type=_register_type(card.name),
+            count=terms.slices if in_service and terms.catalogue and card.healthy else 0,
+            memory_mib=terms.published_memory_mib(card),
+            type=register_type(card.name),
             healthy=card.healthy,
         )
         for card in cards
     ]
 
 
-def _register_type(card_name: str) -> str:
+def register_type(card_name: str) -> str:
     """``NVIDIA-`` and the product name; the annotation's separators cannot be escaped, so they become spaces."""
     return "NVIDIA-" + "".join(" " if character in ",:;" else character for character in card_name)
 
 
-def capacity(pods: Iterable[JsonObject], cards: Sequence[Card], bookings: Collection[Booking], overcommit: float) -> Capacity:
+def capacity(pods: Iterable[JsonObject], cards: Iterable[Card], bookings: Collection[Booking], terms: Terms) -> Capacity:
     """vgpu-memory and vgpu-cores of the node: never below what bound pods request, never 0, and above what any card can still hold.
 
     Below the sum of requests a restarting kubelet would kill running pods; at 0 the scheduler drops the node's per-card ledger.
@@ -223,9 +240,9 @@ def capacity(pods: Iterable[JsonObject], cards: Sequence[Card], bookings: Collec
     bound = [pod for pod in pods if not is_terminal(pod)]
     memory = sum(effective_request(pod, wire.RESOURCE_MEMORY) for pod in bound)
     cores = sum(effective_request(pod, wire.RESOURCE_CORES) for pod in bound)
-    for ledger in card_ledgers([card for card in cards if card.healthy], bookings, slices=1, overcommit=overcommit):
+    for ledger in card_ledgers([card for card in cards if card.healthy], bookings, terms):
         memory += max(0, ledger.memory_mib - ledger.used_memory_mib)
-        cores += max(0, CORES_OF_A_CARD_PERCENT - ledger.used_cores_percent)
+        cores += max(0, fit.CORES_PER_CARD_PERCENT - ledger.used_cores_percent)
     return Capacity(memory_mib=max(1, memory), cores_percent=max(1, cores))
 
 

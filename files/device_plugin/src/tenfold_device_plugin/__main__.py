@@ -1,0 +1,7 @@
+"""``python3 -m tenfold_device_plugin``."""
+
+import sys
+
+from .main import main
+
+sys.exit(main())

@@ -1,0 +1,236 @@
+"""One pod's claim to cards, judged. Pure: takes the pod, the cards and what is booked, returns a booking or raises why not.
+
+Owns the rule that an annotation is a claim and not a proof: it counts only if it equals the containers' limits and fits this node's
+ledger. A claim that no longer fits waits for pods that are leaving, or moves to another card by the scheduler's own rule.
+``binding`` asks at the right moments and keeps the answer in ``ledger``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ._domain import fit, wire
+from ._domain.errors import TierError, WireError
+from .errors import PermanentRefusal, Refused
+from .state import Booking, Card, ContainerShare, JsonObject, Share, Terms, card_ledgers, effective_request
+
+__all__ = ["Node", "asks_for_slice", "decide", "desired_annotations"]
+
+MIRROR_ANNOTATION = "kubernetes.io/config.mirror"  # the API's picture of a static pod
+MOVE_POLICY = "binpack"
+PLACED_TIME = str(2**64 - 1)  # what the scheduler's own plugin writes into vgpu-time when a pod has its cards
+
+
+@dataclass(frozen=True)
+class Node:
+    """What a decision needs to know of this node."""
+
+    name: str
+    cards: Sequence[Card]
+    terms: Terms
+    schedulers: Collection[str]
+
+
+def asks_for_slice(pod: JsonObject) -> bool:
+    """Whether any container of the pod, init containers included, requests one of our resources that the kubelet gives out."""
+    return effective_request(pod, wire.RESOURCE_NUMBER) > 0 or effective_request(pod, wire.RESOURCE_MEMORY) > 0
+
+
+def decide(pod: JsonObject, node: Node, bookings: Iterable[Booking], leaving_uids: Collection[str], patient: bool) -> Booking:
+    """What this pod gets on this node.
+
+    ``bookings`` are those of the other pods, ``leaving_uids`` the pods among them that will free their shares by themselves. With
+    ``patient`` a claim that fits without those raises Refused("waiting"); without, it moves to another card.
+    Errors: PermanentRefusal when this pod object can never have a slice; Refused with a reason when it can't now.
+    """
+    requests = _requests(pod, node)
+    others = [booking for booking in bookings if booking.uid != _uid(pod)]
+    ledgers = card_ledgers(node.cards, others, node.terms)
+    claim = _claim(pod, node)
+    if claim is not None:
+        _check_claim(claim, requests, ledgers)
+        overbooked = _overbooked(claim, ledgers)
+        if not overbooked:
+            return _booking(pod, node, requests, claim, "annotation")
+        staying = card_ledgers(node.cards, [booking for booking in others if booking.uid not in leaving_uids], node.terms)
+        if patient and not _overbooked(claim, staying):
+            raise Refused("waiting", f"waits for a terminating pod: {overbooked}")
+    annotations = (pod.get("metadata") or {}).get("annotations") or {}
+    placed = fit.fit_pod([container.request for container in requests], ledgers, MOVE_POLICY, annotations)
+    if isinstance(placed, fit.FitRefusal):
+        if patient and leaving_uids:
+            raise Refused("waiting", f"waits for terminating pods: {placed}")
+        raise Refused("no_room", f"no card of this node has room: {placed}")
+    return _booking(pod, node, requests, placed.segments, "limits" if claim is None else "moved")
+
+
+def desired_annotations(pod: JsonObject, booking: Booking, node_name: str) -> dict[str, str]:
+    """What must be written so that the pod's annotations say what is booked; empty when they do.
+
+    Only keys that differ. The scheduler rebuilds its ledger from ``vgpu-ids-new``, and spares pods with ``bind-phase`` success when it
+    takes assignments back.
+    """
+    found: Mapping[str, str] = (pod.get("metadata") or {}).get("annotations") or {}
+    patch: dict[str, str] = {}
+    if not _says(found.get(wire.POD_IDS_ANNOTATION), booking):
+        ids = wire.encode_segments(booking.segments())
+        patch[wire.POD_IDS_ANNOTATION] = ids
+        patch[wire.POD_DEVICES_TO_ALLOCATE_ANNOTATION] = ids
+        patch[wire.POD_TIME_ANNOTATION] = PLACED_TIME
+    if found.get(wire.POD_NODE_ANNOTATION) != node_name:
+        patch[wire.POD_NODE_ANNOTATION] = node_name
+    if found.get(wire.POD_BIND_PHASE_ANNOTATION) != wire.BIND_PHASE_SUCCESS:
+        patch[wire.POD_BIND_PHASE_ANNOTATION] = wire.BIND_PHASE_SUCCESS
+    return patch
+
+
+def _says(annotation: str | None, booking: Booking) -> bool:
+    try:
+        return annotation is not None and wire.decode_segments(annotation) == booking.segments()
+    except WireError:
+        return False
+
+
+def _requests(pod: JsonObject, node: Node) -> list[wire.RequestingContainer]:
+    """The requesting containers. Errors: PermanentRefusal for pods that Volcano did not place or never books."""
+    spec: Mapping[str, Any] = pod.get("spec") or {}
+    metadata: Mapping[str, Any] = pod.get("metadata") or {}
+    if MIRROR_ANNOTATION in (metadata.get("annotations") or {}):
+        raise PermanentRefusal("bypass", "static pods get no slice: the scheduler does not know of them")
+    scheduler = spec.get("schedulerName")
+    if scheduler not in node.schedulers:
+        raise PermanentRefusal(
+            "bypass", f"schedulerName is {scheduler!r}, expected {' or '.join(sorted(node.schedulers))}: no other scheduler books cards"
+        )
+    for container in spec.get("initContainers") or []:
+        if container.get("restartPolicy") == "Always" and asks_for_slice({"spec": {"containers": [container]}}):
+            raise PermanentRefusal(
+                "sidecar", f"restartable init container {container.get('name')!r} requests a slice, which the scheduler does not book"
+            )
+    try:
+        requests = wire.requesting_containers(pod)
+    except WireError as error:
+        raise PermanentRefusal("bad_request", str(error)) from error
+    if not requests:
+        raise PermanentRefusal("init_only", "only init containers request a slice, which the scheduler does not book")
+    return requests
+
+
+def _claim(pod: JsonObject, node: Node) -> list[list[wire.Assignment]] | None:
+    """The scheduler's assignment; None when a scheduler bound the pod but its annotations are lost or another node's.
+
+    Errors: PermanentRefusal for a pod that no scheduler bound; Refused for an annotation that is not in the scheduler's format.
+    """
+    annotations: Mapping[str, str] = (pod.get("metadata") or {}).get("annotations") or {}
+    ids = annotations.get(wire.POD_IDS_ANNOTATION)
+    if not _was_bound(pod):
+        raise PermanentRefusal("bypass", "spec.nodeName was set by hand: no scheduler booked a card for this pod")
+    if not ids or annotations.get(wire.POD_NODE_ANNOTATION) != node.name:
+        return None
+    try:
+        return wire.decode_segments(ids)
+    except WireError as error:
+        raise Refused("forged", f"{wire.POD_IDS_ANNOTATION}: {error}") from error
+
+
+def _was_bound(pod: JsonObject) -> bool:
+    """Whether a scheduler bound the pod: the API server sets this condition together with spec.nodeName when it takes a Binding.
+
+    A pod created with spec.nodeName has no condition until the kubelet reports one. Source: Kubernetes v1.35.4,
+    pkg/registry/core/pod/storage/storage.go, setPodNodeAndMetadata.
+    """
+    conditions = (pod.get("status") or {}).get("conditions") or []
+    return any(condition.get("type") == "PodScheduled" and condition.get("status") == "True" for condition in conditions)
+
+
+def _check_claim(
+    claim: Sequence[Sequence[wire.Assignment]], requests: Sequence[wire.RequestingContainer], ledgers: Sequence[fit.CardLedger]
+) -> None:
+    """Errors: Refused("forged") unless every segment is exactly what its container's limits ask for."""
+    if len(claim) != len(requests):
+        raise Refused(
+            "forged", f"{wire.POD_IDS_ANNOTATION} has {len(claim)} segments, expected {len(requests)}, one a requesting container"
+        )
+    totals = {ledger.uuid: ledger.memory_mib for ledger in ledgers}
+    for segment, container in zip(claim, requests):
+        request = container.request
+        if len(segment) != request.number:
+            raise Refused("forged", f"container {container.name!r} has {len(segment)} cards by annotation, {request.number} by its limits")
+        for assignment in segment:
+            memory = request.memory_on(totals.get(assignment.uuid, assignment.memory_mib))
+            claimed, asked = (assignment.memory_mib, assignment.cores_percent), (memory, request.cores_percent)
+            if claimed != asked:
+                raise Refused(
+                    "forged",
+                    f"container {container.name!r} has {claimed[0]} MiB and {claimed[1]} percent of card {assignment.uuid!r} "
+                    f"by annotation, {asked[0]} MiB and {asked[1]} percent by its limits",
+                )
+
+
+def _overbooked(claim: Iterable[Iterable[wire.Assignment]], ledgers: Sequence[fit.CardLedger]) -> str:
+    """Why the claim does not fit on top of what is booked; empty when it does.
+
+    Looks at what a card physically has. The scheduler's rules of exclusive use are its own business: it has applied them.
+    """
+    cards = {ledger.uuid: ledger for ledger in ledgers}
+    for segment in claim:
+        for assignment in segment:
+            card = cards.get(assignment.uuid)
+            if card is None:
+                return f"card {assignment.uuid!r} is not on this node"
+            after = cards[assignment.uuid] = card.with_usage(assignment.memory_mib, assignment.cores_percent)
+            if after.count == 0:
+                return f"card {assignment.uuid!r} is out of service"
+            if after.used_count > after.count:
+                return f"card {assignment.uuid!r} has {card.used_count} of {card.count} slices taken"
+            if after.used_memory_mib > after.memory_mib:
+                return f"card {assignment.uuid!r} has {card.free_memory_mib} of {card.memory_mib} MiB free, {assignment.memory_mib} claimed"
+            if after.used_cores_percent > fit.CORES_PER_CARD_PERCENT:
+                return f"card {assignment.uuid!r} has {card.used_cores_percent} percent booked, {assignment.cores_percent} claimed"
+    return ""
+
+
+def _booking(
+    pod: JsonObject,
+    node: Node,
+    requests: Sequence[wire.RequestingContainer],
+    segments: Sequence[Sequence[wire.Assignment]],
+    source: str,
+) -> Booking:
+    """Errors: Refused when no catalogue is known or it does not allow these numbers."""
+    metadata: Mapping[str, Any] = pod["metadata"]
+    tier = str((metadata.get("labels") or {}).get(wire.TIER_LABEL, ""))
+    containers = tuple(
+        ContainerShare(
+            container.name,
+            tuple(
+                Share(
+                    assignment.uuid,
+                    assignment.memory_mib,
+                    assignment.cores_percent,
+                    _limit(node.terms, tier, assignment.memory_mib, assignment.cores_percent),
+                )
+                for assignment in segment
+            ),
+        )
+        for container, segment in zip(requests, segments)
+    )
+    return Booking(_uid(pod), metadata["namespace"], metadata["name"], tier, node.terms.revision, source, containers)
+
+
+def _limit(terms: Terms, tier: str, memory_mib: int, cores_percent: int) -> int:
+    if terms.catalogue is None:
+        raise Refused(
+            "no_catalogue", f"this node obeys no tier catalogue yet: annotation {wire.TIERS_REVISION_ANNOTATION} is missing or unread"
+        )
+    try:
+        return terms.catalogue.quota_for(tier or None, memory_mib, cores_percent)
+    except TierError as error:
+        raise Refused("tier", f"catalogue {terms.revision}: {error}") from error
+
+
+def _uid(pod: JsonObject) -> str:
+    uid: str = pod["metadata"]["uid"]
+    return uid

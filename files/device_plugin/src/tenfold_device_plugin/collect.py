@@ -1,0 +1,70 @@
+"""Clean-up of slots whose pod is gone: CDI file, slot folder, ledger entry, in this order.
+
+Owns the rule when a slot is dead: its pod is not among the node's pods (or has ended for good), the kubelet names nobody who holds its
+ids by that slot, and both have been so for the grace time. What is alive is never touched, nor what we are not sure about.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from . import log
+from .binding import Binder
+from .errors import CdiError, Refused
+from .state import Slot, is_terminal
+
+__all__ = ["Collector"]
+
+
+class Collector:
+    def __init__(self, binder: Binder) -> None:
+        self._binder = binder
+        self._dead_since: dict[str, float] = {}
+
+    def collect(self) -> list[str]:
+        """Remove dead slots and return their names; nothing before the pods are known or while the kubelet does not answer."""
+        binder, parts = self._binder, self._binder.parts
+        if not binder.synced:
+            return []
+        try:
+            held = {holder.ids for holder in parts.pod_resources.holders()}
+        except Refused:
+            return []
+        now = parts.clock.monotonic()
+        with binder.changed:
+            candidates = {slot.name for slot in binder.ledger.slots.values() if not self._may_live(slot, held)}
+            self._dead_since = {name: self._dead_since.get(name, now) for name in candidates}
+            dead = [name for name, since in self._dead_since.items() if now - since >= parts.settings.slot_grace_seconds]
+            removed = [name for name in dead if self._remove_files(name)]
+            if removed:
+                binder.ledger.remove(slots=removed)
+        self._remove_strays()
+        return removed
+
+    def _may_live(self, slot: Slot, held: set[frozenset[str]]) -> bool:
+        binder = self._binder
+        if slot.owner_uid:
+            pod = binder.pods.get(slot.owner_uid)
+            return pod is not None and not is_terminal(pod)
+        return frozenset(slot.ids) in held
+
+    def _remove_files(self, name: str) -> bool:
+        parts = self._binder.parts
+        try:
+            parts.cdi_folder.remove(name)
+            parts.pages.remove(name)
+        except (CdiError, OSError) as error:
+            log.say(logging.WARNING, f"cannot remove slot {name}, trying again later: {error}", slot=name)
+            return False
+        log.say(logging.INFO, f"removed slot {name}: its pod is gone", slot=name)
+        return True
+
+    def _remove_strays(self) -> None:
+        """Files of slots that the ledger does not know, left by a removal that was cut short."""
+        binder, parts = self._binder, self._binder.parts
+        if binder.ledger.recovered_from:
+            return  # the ledger forgot something: what it does not know may be alive
+        with binder.changed:
+            strays = (parts.cdi_folder.slots() | parts.pages.slots()) - set(binder.ledger.slots)
+            for name in strays:
+                self._remove_files(name)

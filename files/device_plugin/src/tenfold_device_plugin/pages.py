@@ -1,0 +1,102 @@
+"""A slot on the node: its configuration page, its state, and the hook that its container loads.
+
+Owns the slot folders under the run folder and the choice of the hook version. The layout of both files is the domain's ``region``; who
+may have which quota was decided before.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ._domain import region
+from ._domain.errors import RegionError
+from .cdi import Mount
+from .errors import Refused
+from .state import Share
+
+__all__ = ["Pages"]
+
+MIB = 2**20
+HOOK_LIBRARY = "libtenfold.so"
+HOOK_PRELOAD = "ld.so.preload"
+HOOK_TOOL = "vgpuctl"
+_SLOT_NAME = re.compile(r"[0-9a-f]{32}")
+
+
+@dataclass(frozen=True)
+class Pages:
+    slots_dir: Path
+    hook_root: Path
+
+    def start(self, slot: str, shares: Iterable[Share]) -> list[Mount]:
+        """Make the slot ready for a container that is about to start: page, fresh state, and the mounts that it gets.
+
+        Errors: Refused when no hook is installed or a file can't be written.
+        """
+        hook = self.current_hook()
+        folder = self.folder(slot)
+        try:
+            region.create_slot(folder, quotas(shares))
+        except RegionError as error:
+            raise Refused("page", str(error)) from error
+        mounts = [
+            Mount(hook / HOOK_LIBRARY, f"/usr/local/tenfold/{HOOK_LIBRARY}"),
+            Mount(hook / HOOK_PRELOAD, "/etc/ld.so.preload"),
+            Mount(folder / "config", "/run/tenfold/config"),
+            Mount(folder / "state", "/run/tenfold/state", writable=True),
+        ]
+        if (hook / HOOK_TOOL).is_file():
+            mounts.insert(1, Mount(hook / HOOK_TOOL, f"/usr/local/tenfold/{HOOK_TOOL}"))
+        return mounts
+
+    def rewrite(self, slot: str, shares: Iterable[Share]) -> None:
+        """Put new quotas in force in a running container. Errors: Refused when its page is missing or damaged."""
+        try:
+            region.write_config(self.folder(slot), quotas(shares))
+        except RegionError as error:
+            raise Refused("page", str(error)) from error
+
+    def state(self, slot: str) -> region.SlotState:
+        """What the container's processes say of themselves. Errors: RegionError."""
+        return region.read_state(self.folder(slot))
+
+    def remove(self, slot: str) -> None:
+        """Errors: OSError; a folder that is not there is fine."""
+        folder = self.folder(slot)
+        if folder.exists():
+            shutil.rmtree(folder)
+
+    def slots(self) -> set[str]:
+        """The slots that have a folder."""
+        if not self.slots_dir.is_dir():
+            return set()
+        return {path.name for path in self.slots_dir.iterdir() if _SLOT_NAME.fullmatch(path.name)}
+
+    def folder(self, slot: str) -> Path:
+        return self.slots_dir / slot
+
+    def current_hook(self) -> Path:
+        """The immutable folder behind ``current``: a container keeps the version that it started with.
+
+        Errors: Refused when it is missing or incomplete: a mount without source fails the container in words that name no cause.
+        """
+        link = self.hook_root / "current"
+        try:
+            folder = link.resolve(strict=True)
+        except (OSError, RuntimeError) as error:
+            raise Refused("no_hook", f"no hook in force: '{link}' leads nowhere ({error}); run the role cuda_hook on this node") from error
+        for name in (HOOK_LIBRARY, HOOK_PRELOAD):
+            if not (folder / name).is_file():
+                raise Refused("no_hook", f"the hook in '{folder}' has no '{name}'; run the role cuda_hook on this node")
+        return folder
+
+
+def quotas(shares: Iterable[Share]) -> list[region.GpuQuota]:
+    return [
+        region.GpuQuota(uuid=share.uuid, memory_limit_bytes=share.memory_mib * MIB, core_limit_percent=share.limit_cores_percent)
+        for share in shares
+    ]
