@@ -91,7 +91,7 @@ def toolkit_version(module: AnsibleModule, executable: str) -> str:
     found = re.search(r"version:?\s+v?(\d+(?:\.\d+)+)", stdout)
     if rc != 0 or not found:
         raise SpecificationError(f"`{executable} --version` failed with {rc} and said {(stderr or stdout).strip()!r}, expected a version")
-    version = found.group(1)
+    version = str(found.group(1))
     minimum = module.params["minimum_version"]
     if minimum and numbers_of(version) < numbers_of(minimum):
         raise SpecificationError(
