@@ -79,6 +79,7 @@ class Plugin:
         self.metrics = SliceCollector(self.binder, source)
         self._wake = threading.Event()
         self._stop = threading.Event()
+        self._left = threading.Event()
         self._in_service = True
         self._due: dict[str, float] = {}
         self._said: dict[str, str] = {}
@@ -199,7 +200,7 @@ class Plugin:
             words = str(error.details()) if isinstance(error, grpc.Call) else str(error)
             self._say_once(name, f"{name}: {words}; trying again")
             return
-        if name != "tiers" and self._said.pop(name, None):
+        if name != "tiers" and self._said.pop(name, ""):
             log.say(logging.INFO, f"{name}: works again", node=self.settings.node_name)
 
     def _say_once(self, topic: str, words: str) -> None:
@@ -236,8 +237,9 @@ class Plugin:
             self._wake.clear()
         for pod in self.binder.lacking_allocate():
             metadata = pod["metadata"]
-            words = f"pod {metadata['namespace']}/{metadata['name']} is bound and has no ids yet; it fails if the kubelet admits it before we return"
+            words = f"pod {metadata['namespace']}/{metadata['name']} has no ids yet; it fails if the kubelet admits it before we return"
             log.say(logging.WARNING, words, namespace=metadata["namespace"], pod=metadata["name"])
+        self._left.set()
         self.endpoint.stop()
 
     # --- watches --------------------------------------------------------------------------------------------------------
@@ -258,9 +260,9 @@ class Plugin:
     ) -> None:
         """Keep one watch alive; only a fault of ours ends it, and then the process (its restart begins with the truth on disk)."""
         failures = 0
-        while not self._stop.is_set():
+        while not self._left.is_set():
             try:
-                for change in watch(self.settings.node_name, self._stop):
+                for change in watch(self.settings.node_name, self._left):
                     take(change)
                     failures, self._api_is_away = 0, False
                     self._wake.set()
@@ -270,7 +272,7 @@ class Plugin:
                 failures += 1
                 log.say(logging.WARNING, f"the watch of {name} failed, again in {pause:g} s: {error}", node=self.settings.node_name)
                 self._wake.set()
-                self._stop.wait(pause)
+                self._left.wait(pause)
             except Exception as error:
                 log.say(logging.CRITICAL, f"the watch of {name} ended by a fault of ours", error=error)
                 os._exit(3)
