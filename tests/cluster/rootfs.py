@@ -67,14 +67,6 @@ SURPLUS = (
     "var/cache/apt",
     "var/lib/apt/lists",
 )
-    "usr/share/doc",
-    "usr/share/man",
-    "usr/share/info",
-    "usr/share/locale",
-    "usr/share/lintian",
-    "var/cache/apt",
-    "var/lib/apt/lists",
-)
 JOURNAL_SETTINGS = "[Journal]\nStorage=volatile\nRuntimeMaxUse=64M\nRateLimitIntervalSec=0\n"
 
 
