@@ -39,6 +39,7 @@
 #include <stdatomic.h>
 
 #define TF_LIMIT_STATE_BYTES 256
+#define TF_LIMIT_TIMELINE 32u
 #define TF_LIMIT_KEYS 1024u                         /* estimates per process and GPU, direct mapped */
 #define TF_LIMIT_WAIT_MAX_NS UINT64_C(50000000)     /* one WAIT; the policy is read again after it: live change */
 #define TF_LIMIT_STALL_MAX_NS UINT64_C(2000000000)  /* longest wait for work in flight, in case it waits for us */
@@ -74,7 +75,6 @@ struct tf_limit_state {
     _Atomic int64_t credit_ns;         /* GPU time that may be granted; negative: debt */
     _Atomic uint64_t refilled_at_ns;   /* CLOCK_MONOTONIC; 0: never */
     _Atomic uint64_t used_ns;          /* GPU time charged since the start, for the host's metrics */
-    _Atomic uint64_t measured_ns;      /* the same before the contention factor, to compare with NVML's own time */
     _Atomic uint32_t wake_word;        /* futex word: changes when a wait may end early; wake all on TF_LIMIT_WAKE */
     _Atomic uint32_t limit_seen;       /* limit that the bank was last clamped to, percent */
     _Atomic uint64_t epoch;            /* presence: number of the current 64 ms epoch */
@@ -83,7 +83,9 @@ struct tf_limit_state {
     _Atomic uint64_t busy_sum_ns;      /* own time by NVML, old windows fading */
     _Atomic uint64_t measured_sum_ns;  /* measured time of the same windows */
     _Atomic uint64_t window_sum_ns;    /* wall time of the same windows */
-    uint64_t reserved[21];
+    _Atomic uint64_t longest_ns;       /* longest measured segment of late */
+    _Atomic uint32_t timeline[TF_LIMIT_TIMELINE]; /* measured time per 128 ms: turn 8 bits | microseconds 24 bits */
+    uint64_t reserved[5];
 };
 _Static_assert(sizeof(struct tf_limit_state) == TF_LIMIT_STATE_BYTES, "the state's size is part of the region");
 
@@ -111,10 +113,19 @@ struct tf_limit_ticket {
 
 /* Stretch of the GPU's time line. */
 struct tf_limit_interval {
+    uint64_t stream;
     uint64_t begin_ns;
     uint64_t end_ns;
 };
 #define TF_LIMIT_INTERVALS 16u
+
+/* What NVML said of a window. */
+struct tf_limit_observation {
+    uint64_t from_ns;
+    uint64_t to_ns;
+    uint64_t busy_ns;
+};
+#define TF_LIMIT_OBSERVATIONS 8u
 
 /* Private to one process, per GPU. All zero is the valid start, also for a forked child. About 9 KiB. */
 struct tf_limit_process {
@@ -149,7 +160,12 @@ struct tf_limit_process {
     uint64_t open_since_ns;       /*   when it began, 0: none is open */
     uint64_t open_first_ns;       /*   what its first launch was charged */
     struct tf_limit_segment open;
+    uint64_t segmented_ns;        /* what was charged within segments; the rest of charged_ns is never measured */
+    uint64_t unmeasured_seen_ns;
+    uint64_t reported_at_ns;
     struct tf_limit_interval intervals[TF_LIMIT_INTERVALS]; /* charged lately: overlapping streams count once */
+    struct tf_limit_observation observations[TF_LIMIT_OBSERVATIONS]; /* to be compared once all of their segments are settled */
+    uint32_t observation_first, observation_count;
     uint64_t reserved[16];
 };
 
@@ -218,9 +234,10 @@ int tf_limit_lose(struct tf_limit_state *state, struct tf_limit_process *process
 /* Optional: what two events with nothing between them measure. Call after the first context and now and then. */
 void tf_limit_observe_event_overhead(struct tf_limit_process *process, uint64_t overhead_ns);
 
-/* Optional, from one process of the container or several, about once a second: own_busy_ns is the container's own busy time on
- * this GPU within a window of window_ns, from NVML's process utilisation (percent x window, the half percent that NVML cuts off
- * included); measured_ns is by how much state->measured_ns grew in that window. */
-void tf_limit_observe_busy(struct tf_limit_state *state, uint64_t window_ns, uint64_t own_busy_ns, uint64_t measured_ns, uint64_t now_ns);
+/* Optional, about once a second, from any process that can see it: the container's own busy time on this GPU between from_ns and
+ * to_ns (CLOCK_MONOTONIC; the bounds of NVML's samples, not of the reading), from NVML's process utilisation: percent x window,
+ * with half a percent added to what is not 0, since NVML cuts it off. With several processes one of them suffices. */
+void tf_limit_observe_busy(struct tf_limit_state *state, struct tf_limit_process *process, uint64_t from_ns, uint64_t to_ns,
+                           uint64_t own_busy_ns, uint64_t now_ns);
 
 #endif

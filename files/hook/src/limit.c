@@ -1,0 +1,616 @@
+/* limit.c - GPU time as credit: refilled by the clock, charged by estimate, settled by measurement.
+ *
+ * Owns:    the credit of a container on one GPU, the estimates of one process, the decision what to measure.
+ * Threads: the credit is lock-free between processes; within a process a flag (`busy`) keeps threads out of the gate for
+ *          the ~100 ns that one is inside; whoever finds it taken waits 50 us or retries, nobody blocks.
+ * Death:   a process takes its unused grant (at most QUANTUM_NS) with it, and its unsettled launches stand as estimated.
+ * Trust:   every value read from the shared state is clamped before use; loops have a bound; arithmetic cannot overflow.
+ * Next:    limit.h tells the life of a launch; tests/hook/virtual_time runs this file against a discrete-event GPU.
+ *
+ * Why it is exact: what is charged is GPU time measured by events, so neither grid sizes nor kernel lengths bias it; a charge
+ * may be wrong only until its segment is settled. Why it is smooth: nobody is granted more than QUANTUM_NS beyond one launch,
+ * and a waiter knows the instant when the credit suffices. Why it is not cheated by a deep queue: at most INFLIGHT_NS (or one
+ * launch) of granted work may be unfinished, so that a limit that was lowered, or a neighbour that left, shows within that. */
+#include "limit.h"
+
+#define CHUNK_NS INT64_C(500000)      /* a waiter of short kernels sleeps until so much credit is there: one wake-up per 0.5 ms of work */
+#define QUANTUM_NS INT64_C(1000000)   /* largest grant that is not one launch; a killed process loses at most this */
+#define SEGMENT_NS UINT64_C(500000)   /* work between two events: 2 events of ~2 us host time each are then below 1 % */
+#define INFLIGHT_NS UINT64_C(8000000) /* granted but unfinished work; several 2 ms time slices, so that a slice never runs dry */
+#define PROVISIONAL_NS UINT64_C(100000)      /* cost of the very first launch until it is measured */
+#define PROVISIONAL_MAX_NS UINT64_C(1000000) /* cost of a later unknown launch: the mean, but not above this */
+#define UNKNOWN_MAX 8u                       /* different kernels of unknown cost in flight */
+#define UNKNOWN_AGE_NS UINT64_C(1000000)     /* one that is in flight longer may be long: no further unknown ones */
+#define RETRY_NS UINT64_C(50000)             /* another thread is in the gate */
+#define POLL_NS UINT64_C(2000000)            /* waits that a settlement ends; in case its wake-up is lost */
+#define EPOCH_NS UINT64_C(64000000)          /* presence of processes is counted per epoch */
+#define PROCESSES_MAX 1024u
+#define CAS_TRIES 16                         /* a lost race means another process did the work */
+#define CLOCK_JUMP_NS UINT64_C(1000000000)   /* refill time further ahead than this is garbage, not a race */
+#define OBSERVATION_AGE_NS UINT64_C(5000000000) /* NVML's word counts so long */
+#define MEASURED_MAX_NS UINT64_C(600000000000)  /* a kernel above 10 minutes counts as 10 minutes */
+#define BUCKET_NS UINT64_C(128000000)
+#define TIMELINE_NS (TF_LIMIT_TIMELINE * BUCKET_NS)
+#define SETTLE_NS UINT64_C(20000000) /* from the end of a segment to its settlement, at most: poll and a busy host */
+#define RELEARN_EVERY 16u  /* so many grants between two single measurements while batches are measured */
+#define BATCH_GAP_SHARE 4u /* a batch is free of gaps if the host took less than 1/4 of its GPU time to launch it */
+#define ONE UINT32_C(65536)
+#define RATIO_MIN (ONE / 8)
+#define RATIO_MAX (ONE * 8)
+
+#define SEGMENT_UNKNOWN 1u /* segment.flags: its launch had no estimate */
+
+#define relaxed memory_order_relaxed
+#define get(object) atomic_load_explicit(&(object), relaxed)
+#define put(object, value) atomic_store_explicit(&(object), (value), relaxed)
+
+static uint64_t min_u64(uint64_t a, uint64_t b) { return a < b ? a : b; }
+static uint64_t max_u64(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+/* ---------------------------------------------------------------- the critical part of a process */
+
+static int try_enter_critical(struct tf_limit_process *process, unsigned tries)
+{
+    for (;;) {
+        uint32_t expected = 0;
+        if (get(process->busy) == 0 &&
+            atomic_compare_exchange_strong_explicit(&process->busy, &expected, 1, memory_order_acquire, relaxed))
+            return 1;
+        if (tries-- == 0)
+            return 0;
+    }
+}
+
+static void leave_critical(struct tf_limit_process *process) { atomic_store_explicit(&process->busy, 0, memory_order_release); }
+
+/* ---------------------------------------------------------------- policy */
+
+/* 1..100; 100: launches pass, but are measured, so that a limit that comes into force finds estimates. */
+static uint32_t effective_limit_percent(const struct tf_limit_policy *policy)
+{
+    uint32_t limit = policy->limit_percent;
+    if (limit == 0 || limit >= 100)
+        return 100;
+    switch (policy->mode) {
+    case TF_LIMIT_NEVER:
+        return 100;
+    case TF_LIMIT_ELASTIC:
+        return policy->pressure == TF_LIMIT_PRESSURE_NONE ? 100 : limit;
+    case TF_LIMIT_PRIORITY:
+        if (policy->pressure == TF_LIMIT_PRESSURE_NONE || policy->pressure == TF_LIMIT_PRESSURE_LOWER)
+            return 100;
+        return policy->pressure == TF_LIMIT_PRESSURE_HIGHER ? (limit + 3) / 4 : limit;
+    default:
+        return limit;
+    }
+}
+
+static int64_t bank_ns(const struct tf_limit_policy *policy, uint32_t limit_percent)
+{
+    uint64_t wall_ns = policy->bank_ms == 0 ? TF_LIMIT_BANK_DEFAULT_NS : min_u64(policy->bank_ms, 10000) * 1000000;
+    int64_t bank = (int64_t)(wall_ns * limit_percent / 100);
+    return bank > 2 * CHUNK_NS ? bank : 2 * CHUNK_NS;
+}
+
+/* ---------------------------------------------------------------- credit */
+
+static int64_t clamp_credit(int64_t credit, int64_t bank, uint32_t limit_percent)
+{
+    int64_t debt_max = (int64_t)(TF_LIMIT_DEBT_MAX_WALL_NS / 100 * limit_percent);
+    return credit > bank ? bank : credit < -debt_max ? -debt_max : credit;
+}
+
+/* Adds to the credit within its clamps; returns the new value. */
+static int64_t add_credit(struct tf_limit_state *state, int64_t amount, int64_t bank, uint32_t limit_percent)
+{
+    int64_t seen = get(state->credit_ns);
+    int64_t next = seen;
+    for (int i = 0; i < CAS_TRIES; i++) {
+        next = clamp_credit(clamp_credit(seen, bank, limit_percent) + amount, bank, limit_percent);
+        if (next == seen || atomic_compare_exchange_weak_explicit(&state->credit_ns, &seen, next, relaxed, relaxed))
+            break;
+    }
+    return next;
+}
+
+/* What the clock earned since the last refill, by whoever comes first. Returns the credit. */
+static int64_t refill(struct tf_limit_state *state, const struct tf_limit_policy *policy, uint32_t limit_percent, uint64_t now_ns)
+{
+    int64_t bank = bank_ns(policy, limit_percent);
+    uint32_t seen_percent = get(state->limit_seen);
+    if (seen_percent != limit_percent && atomic_compare_exchange_strong_explicit(&state->limit_seen, &seen_percent, limit_percent, relaxed, relaxed)) {
+        /* a new limit holds at once: what was saved under the old one would delay a lower one and exceed a higher one */
+        int64_t credit = get(state->credit_ns);
+        if (credit > CHUNK_NS)
+            add_credit(state, CHUNK_NS - credit, bank, limit_percent);
+    }
+    uint64_t last_ns = get(state->refilled_at_ns);
+    for (int i = 0; i < CAS_TRIES; i++) {
+        if (last_ns == 0 || last_ns > now_ns) {
+            if (last_ns != 0 && last_ns - now_ns <= CLOCK_JUMP_NS)
+                break; /* another process read its clock after us */
+            if (atomic_compare_exchange_weak_explicit(&state->refilled_at_ns, &last_ns, now_ns, relaxed, relaxed))
+                return add_credit(state, last_ns == 0 ? CHUNK_NS : 0, bank, limit_percent);
+            continue;
+        }
+        uint64_t passed_ns = min_u64(now_ns - last_ns, TF_LIMIT_DEBT_MAX_WALL_NS);
+        int64_t earned = (int64_t)(passed_ns * limit_percent / 100);
+        if (earned < 1000)
+            break; /* too little to be worth a shared write; it is not lost */
+        if (atomic_compare_exchange_weak_explicit(&state->refilled_at_ns, &last_ns, now_ns, relaxed, relaxed))
+            return add_credit(state, earned, bank, limit_percent);
+    }
+    return clamp_credit(get(state->credit_ns), bank, limit_percent);
+}
+
+/* ---------------------------------------------------------------- contention */
+
+/* Own busy time / measured time, 16.16. Events measure how long our work took, which under time slicing includes the slices of
+ * others; NVML says how much of it was ours. */
+static uint32_t busy_share(const struct tf_limit_state *state, uint64_t now_ns)
+{
+    uint64_t observed_ns = get(state->observed_at_ns);
+    if (observed_ns == 0 || observed_ns > now_ns + CLOCK_JUMP_NS || (now_ns > observed_ns && now_ns - observed_ns > OBSERVATION_AGE_NS))
+        return ONE;
+    uint64_t busy = min_u64(get(state->busy_sum_ns), UINT64_C(1) << 40);
+    uint64_t measured = min_u64(get(state->measured_sum_ns), UINT64_C(1) << 40);
+    uint64_t window = min_u64(get(state->window_sum_ns), UINT64_C(1) << 40);
+    uint64_t apart = busy > measured ? busy - measured : measured - busy;
+    if (measured == 0 || apart <= window * 6 / 1000) /* NVML counts whole percents: closer than about half of one is agreement */
+        return ONE;
+    return (uint32_t)max_u64(ONE / 20, min_u64((busy << 16) / measured, ONE + ONE / 20));
+}
+
+/* Adds measured time to the container's time line, in proportion to where [from_ns, to_ns) lies. */
+static void add_timeline(struct tf_limit_state *state, uint64_t from_ns, uint64_t to_ns, uint64_t amount_ns)
+{
+    if (to_ns <= from_ns || amount_ns == 0)
+        return;
+    if (to_ns - from_ns >= TIMELINE_NS) { /* only the last turn is kept */
+        amount_ns = (uint64_t)((double)amount_ns * (double)(TIMELINE_NS - BUCKET_NS) / (double)(to_ns - from_ns));
+        from_ns = to_ns - (TIMELINE_NS - BUCKET_NS);
+    }
+    uint64_t amount_us_per_1024_ns = amount_ns * 1024 / (to_ns - from_ns); /* density, 10 bits of fraction */
+    for (uint64_t bucket = from_ns / BUCKET_NS; bucket * BUCKET_NS < to_ns; bucket++) {
+        uint64_t low_ns = max_u64(from_ns, bucket * BUCKET_NS);
+        uint64_t high_ns = min_u64(to_ns, (bucket + 1) * BUCKET_NS);
+        uint32_t piece_us = (uint32_t)(((high_ns - low_ns) * amount_us_per_1024_ns / 1024 + 500) / 1000);
+        uint32_t turn = (uint32_t)(bucket / TF_LIMIT_TIMELINE) << 24;
+        _Atomic uint32_t *slot = &state->timeline[bucket % TF_LIMIT_TIMELINE];
+        uint32_t seen = get(*slot);
+        for (int i = 0; i < CAS_TRIES; i++) {
+            uint32_t sum_us = ((seen ^ turn) >> 24 == 0 ? seen & 0xffffff : 0) + piece_us;
+            if (atomic_compare_exchange_weak_explicit(slot, &seen, turn | (sum_us > 0xffffff ? 0xffffff : sum_us), relaxed, relaxed))
+                break;
+        }
+    }
+}
+
+static uint64_t sum_timeline(const struct tf_limit_state *state, uint64_t from_ns, uint64_t to_ns)
+{
+    uint64_t sum_ns = 0;
+    for (uint64_t bucket = from_ns / BUCKET_NS; bucket * BUCKET_NS < to_ns; bucket++) {
+        uint64_t low_ns = max_u64(from_ns, bucket * BUCKET_NS);
+        uint64_t high_ns = min_u64(to_ns, (bucket + 1) * BUCKET_NS);
+        uint32_t seen = get(state->timeline[bucket % TF_LIMIT_TIMELINE]);
+        if (seen >> 24 == ((uint32_t)(bucket / TF_LIMIT_TIMELINE) & 255))
+            sum_ns += (uint64_t)(seen & 0xffffff) * 1000 * ((high_ns - low_ns) / 1000) / (BUCKET_NS / 1000);
+    }
+    return sum_ns;
+}
+
+/* Older windows fade, so that the factor follows a change of neighbours within two or three of them. */
+static void compare(struct tf_limit_state *state, const struct tf_limit_observation *observation, uint64_t now_ns)
+{
+    uint64_t window_ns = observation->to_ns - observation->from_ns;
+    uint64_t measured_ns = sum_timeline(state, observation->from_ns, observation->to_ns);
+    put(state->busy_sum_ns, min_u64(get(state->busy_sum_ns), MEASURED_MAX_NS) * 6 / 10 + observation->busy_ns);
+    put(state->measured_sum_ns, min_u64(get(state->measured_sum_ns), MEASURED_MAX_NS) * 6 / 10 + measured_ns);
+    put(state->window_sum_ns, min_u64(get(state->window_sum_ns), MEASURED_MAX_NS) * 6 / 10 + window_ns);
+    put(state->longest_ns, min_u64(get(state->longest_ns), MEASURED_MAX_NS) * 9 / 10);
+    put(state->observed_at_ns, now_ns);
+}
+
+void tf_limit_observe_busy(struct tf_limit_state *state, struct tf_limit_process *process, uint64_t from_ns, uint64_t to_ns,
+                           uint64_t own_busy_ns, uint64_t now_ns)
+{
+    if (to_ns <= from_ns || to_ns - from_ns > TIMELINE_NS / 2 || to_ns > now_ns || !try_enter_critical(process, 1000))
+        return;
+    if (process->observation_count == TF_LIMIT_OBSERVATIONS) {
+        process->observation_first++;
+        process->observation_count--;
+    }
+    process->observations[(process->observation_first + process->observation_count++) % TF_LIMIT_OBSERVATIONS] =
+        (struct tf_limit_observation){from_ns, to_ns, min_u64(own_busy_ns, to_ns - from_ns)};
+    /* a segment enters the time line when it is settled: an observation is compared when those it saw have been */
+    uint64_t settled_ns = now_ns - min_u64(now_ns, min_u64(3 * get(state->longest_ns) / 2 + SETTLE_NS, TIMELINE_NS / 2));
+    while (process->observation_count > 0) {
+        struct tf_limit_observation *oldest = &process->observations[process->observation_first % TF_LIMIT_OBSERVATIONS];
+        if (oldest->to_ns > settled_ns)
+            break;
+        if (now_ns - oldest->from_ns < TIMELINE_NS - BUCKET_NS)
+            compare(state, oldest, now_ns);
+        process->observation_first++;
+        process->observation_count--;
+    }
+    leave_critical(process);
+}
+
+void tf_limit_observe_event_overhead(struct tf_limit_process *process, uint64_t overhead_ns)
+{
+    if (overhead_ns > 50000 || !try_enter_critical(process, 1000))
+        return; /* 50 us: not an overhead, the GPU was busy */
+    process->event_overhead_ns = process->event_overhead_ns == 0 ? overhead_ns : (process->event_overhead_ns * 7 + overhead_ns) / 8;
+    leave_critical(process);
+}
+
+/* ---------------------------------------------------------------- estimates */
+
+static uint64_t tag_of(uint64_t key) { return key >> 44; }
+static _Atomic uint64_t *slot_of(struct tf_limit_process *process, uint64_t key) { return &process->estimates[(key >> 20) % TF_LIMIT_KEYS]; }
+static uint32_t samples_of(uint64_t word) { return word >> 40 & 15; }
+static uint64_t estimate_of(uint64_t word) { return word & UINT64_C(0xffffffffff); }
+
+static void put_estimate(struct tf_limit_process *process, uint64_t key, uint32_t samples, uint64_t estimate_ns)
+{
+    put(*slot_of(process, key), tag_of(key) << 44 | (uint64_t)(samples > 15 ? 15 : samples) << 40 | min_u64(estimate_ns, UINT64_C(0xffffffffff)));
+}
+
+/* Moves the estimate of a key towards a measured cost: the mean of the first eight, then an eighth of the way. */
+static void learn(struct tf_limit_process *process, uint64_t key, uint64_t cost_ns)
+{
+    uint64_t word = get(*slot_of(process, key));
+    uint32_t samples = (word >> 44) == tag_of(key) ? samples_of(word) : 0;
+    uint64_t estimate_ns = samples == 0 ? 0 : estimate_of(word);
+    uint32_t weight = samples < 7 ? samples + 1 : 8;
+    estimate_ns = (estimate_ns * (weight - 1) + cost_ns + weight / 2) / weight;
+    put_estimate(process, key, samples + 1, max_u64(estimate_ns, 1));
+    process->mean_ns = process->mean_ns == 0 ? cost_ns : (process->mean_ns * 15 + cost_ns) / 16;
+}
+
+static uint32_t scale_of(const struct tf_limit_process *process, uint32_t share)
+{
+    uint32_t ratio = process->ratio == 0 ? ONE : process->ratio;
+    return (uint32_t)((uint64_t)ratio * share >> 16);
+}
+
+/* ---------------------------------------------------------------- bookkeeping of one process */
+
+/* Tells the shared sums what was charged since the last time. What is not within a measured segment enters the time line here. */
+static void report(struct tf_limit_state *state, struct tf_limit_process *process, uint64_t now_ns)
+{
+    uint64_t charged_ns = get(process->charged_ns);
+    uint64_t delta_ns = charged_ns - process->reported_ns;
+    if (delta_ns > MEASURED_MAX_NS) /* a launch was cancelled: the next report catches up */
+        return;
+    process->reported_ns = charged_ns;
+    if (delta_ns > 0)
+        atomic_fetch_add_explicit(&state->used_ns, delta_ns, relaxed);
+    if (process->open_since_ns == 0) {
+        uint64_t unmeasured_ns = charged_ns - process->segmented_ns - process->unmeasured_seen_ns;
+        if (unmeasured_ns > 0 && unmeasured_ns < MEASURED_MAX_NS) {
+            uint64_t since_ns = max_u64(process->reported_at_ns, now_ns - min_u64(now_ns, BUCKET_NS));
+            add_timeline(state, since_ns, now_ns, (unmeasured_ns << 16) / busy_share(state, now_ns));
+            process->unmeasured_seen_ns += unmeasured_ns;
+        }
+        process->reported_at_ns = now_ns;
+    }
+}
+
+/* How many processes of the container came to the gate lately; counts this one. */
+static uint32_t count_processes(struct tf_limit_state *state, struct tf_limit_process *process, uint64_t now_ns)
+{
+    uint64_t epoch = now_ns / EPOCH_NS + 1; /* + 1: never the zero of a fresh process */
+    uint64_t seen = get(state->epoch);
+    if (seen != epoch && atomic_compare_exchange_strong_explicit(&state->epoch, &seen, epoch, relaxed, relaxed)) {
+        put(state->present[epoch & 1], 0);
+        if (seen + 1 != epoch)
+            put(state->present[~epoch & 1], 0);
+    }
+    if (process->epoch_seen != epoch) {
+        process->epoch_seen = epoch;
+        atomic_fetch_add_explicit(&state->present[epoch & 1], 1, relaxed);
+    }
+    uint32_t now = get(state->present[epoch & 1]);
+    uint32_t before = get(state->present[~epoch & 1]);
+    uint32_t count = now > before ? now : before;
+    return count < 1 ? 1 : count > PROCESSES_MAX ? PROCESSES_MAX : count;
+}
+
+/* This process's right to the credit: an equal part of what the clock earns, less what it took. */
+static void accrue_entitlement(struct tf_limit_process *process, uint32_t limit_percent, uint32_t processes, uint64_t now_ns)
+{
+    uint64_t passed_ns = now_ns > process->entitled_at_ns ? min_u64(now_ns - process->entitled_at_ns, 2 * CLOCK_JUMP_NS) : 0;
+    process->entitled_at_ns = now_ns;
+    if (processes == 1) {
+        process->entitled_ns = 0;
+        return;
+    }
+    int64_t rate_ms = (int64_t)limit_percent * 10000 / processes; /* GPU ns per wall ms */
+    process->entitled_ns += (int64_t)(passed_ns / 1000) * rate_ms / 1000;
+    if (process->entitled_ns > rate_ms * 50 + CHUNK_NS) /* idle time is not saved for long, others used it */
+        process->entitled_ns = rate_ms * 50 + CHUNK_NS;
+    if (process->entitled_ns < -rate_ms * 2000)
+        process->entitled_ns = -rate_ms * 2000;
+}
+
+/* ---------------------------------------------------------------- the gate */
+
+static enum tf_limit_verdict wait_until(struct tf_limit_ticket *ticket, uint64_t now_ns, uint64_t wait_ns)
+{
+    ticket->wait_until_ns = now_ns + max_u64(1000, min_u64(wait_ns, TF_LIMIT_WAIT_MAX_NS));
+    return TF_LIMIT_WAIT;
+}
+
+/* Wall time until so much more credit is earned. */
+static uint64_t time_to_earn(int64_t missing, uint32_t limit_percent)
+{
+    return missing <= 0 ? 0 : min_u64((uint64_t)missing, TF_LIMIT_DEBT_MAX_WALL_NS) * 100 / limit_percent + 1000;
+}
+
+/* Takes credit until granted_ns exceeds charged_ns, or says how long to wait. */
+static enum tf_limit_verdict take_grant(struct tf_limit_state *state, struct tf_limit_process *process, const struct tf_limit_policy *policy,
+                                        uint64_t cost_ns, uint64_t waited_ns, uint64_t now_ns, struct tf_limit_ticket *ticket)
+{
+    uint32_t limit = effective_limit_percent(policy);
+    int64_t credit = refill(state, policy, limit, now_ns);
+    uint32_t processes = count_processes(state, process, now_ns);
+    accrue_entitlement(process, limit, processes, now_ns);
+    report(state, process, now_ns);
+
+    uint64_t charged_ns = get(process->charged_ns);
+    int64_t overdrawn = (int64_t)(charged_ns - process->granted_ns); /* the last launch was larger than its grant */
+    if (overdrawn > 0) {
+        process->granted_ns = charged_ns;
+        if (limit < 100) {
+            process->entitled_ns -= overdrawn;
+            credit = add_credit(state, -overdrawn, bank_ns(policy, limit), limit);
+        }
+    }
+    if (overdrawn < 0)
+        return TF_LIMIT_GO; /* still within the last grant */
+
+    uint64_t inflight_ns = process->marked_ns > process->completed_ns ? process->marked_ns - process->completed_ns : 0;
+    if (inflight_ns > max_u64(INFLIGHT_NS, cost_ns) && waited_ns < TF_LIMIT_STALL_MAX_NS) {
+        process->waiting = 1;
+        return wait_until(ticket, now_ns, POLL_NS);
+    }
+    if (limit == 100) {
+        process->granted_ns += QUANTUM_NS;
+        return TF_LIMIT_GO;
+    }
+
+    int64_t wanted = cost_ns < (uint64_t)CHUNK_NS ? CHUNK_NS : 1;
+    if (credit < wanted)
+        return wait_until(ticket, now_ns, time_to_earn(wanted - credit, limit));
+    int64_t surplus = 2 * CHUNK_NS + (int64_t)limit * 100000; /* so much lies unclaimed only when others do not want it: 10 ms of refill */
+    if (process->entitled_ns < 0 && credit < surplus)
+        return wait_until(ticket, now_ns, min_u64(time_to_earn(-process->entitled_ns, limit) * processes, POLL_NS));
+
+    int64_t taken = credit < QUANTUM_NS ? credit : QUANTUM_NS;
+    add_credit(state, -taken, bank_ns(policy, limit), limit);
+    process->entitled_ns -= taken;
+    process->granted_ns += (uint64_t)taken;
+    return TF_LIMIT_GO;
+}
+
+static void fill_segment(struct tf_limit_process *process, uint64_t charged_ns, uint64_t now_ns, struct tf_limit_segment *ret_segment)
+{
+    *ret_segment = process->open;
+    ret_segment->charged_ns = charged_ns - process->open_before_ns;
+    ret_segment->mark_ns = charged_ns;
+    ret_segment->launches = ret_segment->charged_ns > process->open_first_ns ? 2 : 1;
+    ret_segment->host_span_ns = ret_segment->launches == 1 || now_ns < process->open_since_ns ? 0 : now_ns - process->open_since_ns;
+    process->open_since_ns = 0;
+    process->segmented_ns += ret_segment->charged_ns;
+    process->marked_ns = charged_ns;
+    put(process->segment_stream, 0);
+}
+
+/* Decides what is measured around a launch that goes: alone if it is unknown or long, else as part of a batch of SEGMENT_NS, else
+ * (where batches have gaps: a launch here, a pause, a launch there) alone once per grant. */
+static void plan_measurement(struct tf_limit_process *process, uint64_t key, uint64_t stream, int known, uint64_t cost_ns,
+                             uint64_t before_ns, uint64_t now_ns, struct tf_limit_ticket *ticket)
+{
+    uint64_t after_ns = before_ns + cost_ns;
+    if (process->open_since_ns != 0 && (process->open.stream != stream || !known)) {
+        if (process->open.stream != stream)
+            process->batch_off = RELEARN_EVERY; /* several streams: what lies between two events is not theirs alone */
+        process->open_since_ns = 0; /* the hook forgets its begin event at the BEGIN below */
+    }
+    if (process->open_since_ns == 0) {
+        int alone = !known || cost_ns >= SEGMENT_NS || process->batch_off > 0 || ++process->gates % RELEARN_EVERY == 0;
+        process->open = (struct tf_limit_segment){.key = key, .stream = stream, .flags = known ? 0 : SEGMENT_UNKNOWN};
+        process->open_before_ns = before_ns;
+        process->open_first_ns = cost_ns;
+        process->open_since_ns = max_u64(now_ns, 1);
+        process->open_target_ns = alone ? 0 : min_u64(process->granted_ns, before_ns + SEGMENT_NS);
+        ticket->flags |= TF_LIMIT_BEGIN;
+    }
+    if (after_ns >= process->open_target_ns) {
+        fill_segment(process, after_ns, now_ns, &ticket->segment);
+        ticket->flags |= TF_LIMIT_END;
+        int unmeasured = process->batch_off > 0;
+        if (unmeasured)
+            process->batch_off--;
+        put(process->boundary_ns, unmeasured ? process->granted_ns : 0); /* 0: the next launch begins a segment */
+    } else {
+        put(process->segment_stream, stream);
+        put(process->boundary_ns, process->open_target_ns);
+    }
+}
+
+enum tf_limit_verdict tf_limit_gate(struct tf_limit_state *state, struct tf_limit_process *process, const struct tf_limit_policy *policy,
+                                    uint64_t key, uint64_t stream, uint64_t now_ns, struct tf_limit_ticket *ticket)
+{
+    ticket->flags = 0;
+    ticket->charged_ns = 0;
+    if (ticket->wait_began_ns == 0)
+        ticket->wait_began_ns = max_u64(now_ns, 1);
+    uint64_t waited_ns = now_ns > ticket->wait_began_ns ? now_ns - ticket->wait_began_ns : 0;
+    ticket->wake_seen = atomic_load_explicit(&state->wake_word, memory_order_acquire);
+    if (!try_enter_critical(process, 64)) {
+        if (waited_ns >= TF_LIMIT_STALL_MAX_NS)
+            return TF_LIMIT_GO; /* the thread inside was stopped there: better one launch unmeasured than a hang */
+        return wait_until(ticket, now_ns, RETRY_NS);
+    }
+
+    uint64_t word = get(*slot_of(process, key));
+    int same = (word >> 44) == tag_of(key);
+    int known = same && samples_of(word) > 0;
+    uint64_t cost_ns = known ? estimate_of(word) * get(process->scale) >> 16 : min_u64(process->mean_ns, PROVISIONAL_MAX_NS);
+    if (!known && process->mean_ns == 0)
+        cost_ns = PROVISIONAL_NS;
+
+    enum tf_limit_verdict verdict = TF_LIMIT_GO;
+    if (!known && process->unknown_count > 0 && waited_ns < TF_LIMIT_STALL_MAX_NS) {
+        uint64_t age_ns = now_ns > process->unknown_since_ns ? now_ns - process->unknown_since_ns : 0;
+        if (same || process->unknown_count >= UNKNOWN_MAX || age_ns > UNKNOWN_AGE_NS) { /* same: this kernel's first launch still runs */
+            process->waiting = 1;
+            verdict = wait_until(ticket, now_ns, POLL_NS);
+        }
+    }
+    if (verdict == TF_LIMIT_GO)
+        verdict = take_grant(state, process, policy, cost_ns, waited_ns, now_ns, ticket);
+    if (verdict == TF_LIMIT_GO) {
+        uint64_t before_ns = atomic_fetch_add_explicit(&process->charged_ns, cost_ns, relaxed);
+        plan_measurement(process, key, stream, known, cost_ns, before_ns, now_ns, ticket);
+        if (!known) {
+            put_estimate(process, key, 0, 0);
+            if (process->unknown_count++ == 0)
+                process->unknown_since_ns = now_ns;
+        }
+        ticket->charged_ns = cost_ns;
+    }
+    leave_critical(process);
+    return verdict;
+}
+
+void tf_limit_cancel(struct tf_limit_process *process, const struct tf_limit_ticket *ticket)
+{
+    if (try_enter_critical(process, 100000)) {
+        if (ticket->flags & TF_LIMIT_END) {
+            process->segmented_ns -= min_u64(process->segmented_ns, ticket->segment.charged_ns);
+            process->completed_ns = max_u64(process->completed_ns, process->marked_ns);
+            if ((ticket->segment.flags & SEGMENT_UNKNOWN) && process->unknown_count > 0)
+                process->unknown_count--;
+            process->marked_ns -= min_u64(process->marked_ns, ticket->charged_ns);
+            process->completed_ns = min_u64(process->completed_ns, process->marked_ns);
+        } else if (ticket->flags & TF_LIMIT_BEGIN) {
+            process->open_since_ns = 0;
+            put(process->segment_stream, 0);
+        }
+        atomic_fetch_sub_explicit(&process->charged_ns, ticket->charged_ns, relaxed);
+        leave_critical(process);
+    }
+}
+
+int tf_limit_close(struct tf_limit_process *process, uint64_t now_ns, struct tf_limit_segment *ret_segment)
+{
+    if (get(process->segment_stream) == 0 || !try_enter_critical(process, 64))
+        return 0;
+    int open = process->open_since_ns != 0;
+    if (open) {
+        fill_segment(process, get(process->charged_ns), now_ns, ret_segment);
+        put(process->boundary_ns, 0);
+    }
+    leave_critical(process);
+    return open;
+}
+
+/* ---------------------------------------------------------------- settlement */
+
+/* The part of [begin, end) that no earlier segment covered; remembers it. */
+static uint64_t uncovered_ns(struct tf_limit_process *process, uint64_t stream, uint64_t begin_ns, uint64_t end_ns)
+{
+    uint64_t covered_ns = 0;
+    for (unsigned i = 0; i < TF_LIMIT_INTERVALS; i++) {
+        if (process->intervals[i].stream == stream)
+            continue; /* a stream does one thing at a time: what seems to overlap is the events' error */
+        uint64_t from = max_u64(begin_ns, process->intervals[i].begin_ns);
+        uint64_t to = min_u64(end_ns, process->intervals[i].end_ns);
+        if (to > from)
+            covered_ns += to - from;
+    }
+    /* intervals may overlap each other: what two of them cover is counted twice, bounded by the length */
+    uint64_t length_ns = end_ns - begin_ns;
+    struct tf_limit_interval *newest = &process->intervals[process->interval_next % TF_LIMIT_INTERVALS];
+    if (newest->stream == stream && newest->end_ns >= begin_ns && newest->begin_ns <= begin_ns && end_ns >= newest->end_ns) {
+        newest->end_ns = end_ns; /* the usual case: it continues the last one */
+    } else {
+        process->interval_next++;
+        process->intervals[process->interval_next % TF_LIMIT_INTERVALS] = (struct tf_limit_interval){stream, begin_ns, end_ns};
+    }
+    return length_ns - min_u64(covered_ns, length_ns);
+}
+
+static int finish_segment(struct tf_limit_state *state, struct tf_limit_process *process, const struct tf_limit_segment *segment)
+{
+    if ((segment->flags & SEGMENT_UNKNOWN) && process->unknown_count > 0)
+        process->unknown_count--;
+    process->completed_ns = max_u64(process->completed_ns, min_u64(segment->mark_ns, process->marked_ns));
+    if (!process->waiting)
+        return 0;
+    process->waiting = 0;
+    atomic_fetch_add_explicit(&state->wake_word, 1, memory_order_release);
+    return TF_LIMIT_WAKE;
+}
+
+int tf_limit_settle(struct tf_limit_state *state, struct tf_limit_process *process, const struct tf_limit_policy *policy,
+                    const struct tf_limit_segment *segment, uint64_t begin_ns, uint64_t end_ns, uint64_t now_ns)
+{
+    if (end_ns < begin_ns)
+        return tf_limit_lose(state, process, segment);
+    if (!try_enter_critical(process, 100000))
+        return TF_LIMIT_RETRY;
+
+    uint64_t length_ns = min_u64(end_ns - begin_ns, MEASURED_MAX_NS);
+    uint64_t overhead_ns = min_u64(process->event_overhead_ns, length_ns);
+    uint32_t share = busy_share(state, now_ns);
+    int valid = segment->launches == 1 || segment->host_span_ns <= length_ns / BATCH_GAP_SHARE;
+    if (valid) {
+        uint64_t busy_ns = uncovered_ns(process, segment->stream, begin_ns + overhead_ns, begin_ns + length_ns);
+        uint64_t cost_ns = busy_ns * share >> 16;
+        int64_t more_ns = (int64_t)(cost_ns - segment->charged_ns);
+        if (segment->launches == 1) {
+            learn(process, segment->key, length_ns - overhead_ns);
+        } else {
+            uint64_t expected_ns = max_u64((segment->charged_ns << 16) / max_u64(get(process->scale), 1), 1);
+            uint64_t ratio = max_u64(RATIO_MIN, min_u64((busy_ns << 16) / expected_ns, RATIO_MAX));
+            process->ratio = (uint32_t)((process->ratio == 0 ? ONE : process->ratio) * UINT64_C(7) / 8 + ratio / 8);
+        }
+        uint32_t limit = effective_limit_percent(policy);
+        if (limit < 100) {
+            process->entitled_ns -= more_ns;
+            add_credit(state, -more_ns, bank_ns(policy, limit), limit);
+        }
+        if (length_ns > get(state->longest_ns))
+            put(state->longest_ns, length_ns);
+        report(state, process, now_ns);
+        atomic_fetch_add_explicit(&state->used_ns, (uint64_t)more_ns, relaxed);
+        add_timeline(state, begin_ns, begin_ns + length_ns, busy_ns);
+        if (segment->launches > 1)
+            process->batch_backoff = 0;
+    } else {
+        process->segmented_ns -= min_u64(segment->charged_ns, process->segmented_ns); /* as if it had not been measured */
+        process->batch_backoff = process->batch_backoff >= 6 ? 6 : process->batch_backoff + 1;
+        process->batch_off = 1u << process->batch_backoff; /* it is tried again, ever more seldom */
+    }
+    put(process->scale, scale_of(process, share));
+    int result = finish_segment(state, process, segment);
+    leave_critical(process);
+    return result;
+}
+
+int tf_limit_lose(struct tf_limit_state *state, struct tf_limit_process *process, const struct tf_limit_segment *segment)
+{
+    if (!try_enter_critical(process, 100000))
+        return TF_LIMIT_RETRY;
+    if (segment->flags & SEGMENT_UNKNOWN) {
+        learn(process, segment->key, max_u64(segment->charged_ns, 1));
+        put(process->scale, scale_of(process, ONE));
+    }
+    int result = finish_segment(state, process, segment);
+    leave_critical(process);
+    return result;
+}
