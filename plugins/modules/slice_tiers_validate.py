@@ -145,6 +145,11 @@ summary:
   returned: success
   type: list
   elements: str
+shortfalls:
+  description: Required mixes that some kind of card does not hold, with nodes and arithmetic. Also given as warnings.
+  returned: success
+  type: list
+  elements: str
 notes:
   description: Remarks, such as what became of the article's keys.
   returned: success
@@ -206,6 +211,7 @@ def main() -> None:
         fleet=judged.as_dict(),
         proofs=judged.proofs(),
         summary=judged.summary(catalogue),
+        shortfalls=list(judged.warnings),
         notes=[*catalogue.notes, *judged.notes()],
     )
 

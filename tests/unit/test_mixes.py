@@ -7,18 +7,16 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.strategies import TIERS, catalogues, default_variables
 
 from tenfold import fit, mixes
 from tenfold.errors import TierError
 from tenfold.fit import CardLedger, SliceRequest
 from tenfold.tiers import Catalogue
+from tests.unit.strategies import TIERS, catalogues, default_variables
 
 DEFAULT = Catalogue.from_vars(default_variables())
 _ALONE = {"memory_mib": 65536, "reserved_cores": 100, "limit_cores": 100}
 ARTICLE = Catalogue.from_vars(default_variables(tiers={**TIERS, "xlarge": _ALONE}))
-    default_variables(tiers={**TIERS, "xlarge": {"memory_mib": 65536, "reserved_cores": 100, "limit_cores": 100}})
-)
 # Seven maximal mixes of the article's tiers, found by exhaustive search outside this code (xlarge alone, 100 percent).
 ARTICLE_MAXIMAL = [
     {"xlarge": 1},

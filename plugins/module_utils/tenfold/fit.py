@@ -140,7 +140,7 @@ def fit_pod(
     """
     annotations = annotations or {}
     wanted_mode = annotations.get(MODE_ANNOTATION)
-    if wanted_mode is not None and wanted_mode != node_mode:
+    if requests and wanted_mode is not None and wanted_mode != node_mode:
         return FitRefusal(f"pod required sharing mode {wanted_mode} is not the same as the node mode {node_mode}", ())
     ledgers = list(cards)
     segments: list[tuple[Assignment, ...]] = []
@@ -231,7 +231,7 @@ def _type_allowed(card_type: str, annotations: Mapping[str, str]) -> bool:
 def _score(card: CardLedger, policy: str) -> float:
     """The node's score for one taken card, computed after booking (so that spread, which asks for an empty card, never scores)."""
     if policy == "binpack":
-        return 100.0 * card.used_memory_mib / card.memory_mib if card.memory_mib else 0.0
+        return 100.0 * (card.used_memory_mib / card.memory_mib) if card.memory_mib else 0.0
     if policy == "spread" and card.used_count == 0:
         return 100.0
     return 0.0
