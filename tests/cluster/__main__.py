@@ -23,7 +23,6 @@ Command = Callable[[argparse.Namespace, Paths, Console], int]
 def setup(_: argparse.Namespace, paths: Paths, console: Console) -> int:
     """install the Debian packages that the fleet needs on this machine"""
     debian.install_missing(console, paths.logs / "apt.log")
-    podman.write_containers_conf(paths.containers_conf)
     return 0
 
 
@@ -63,8 +62,8 @@ def logs(arguments: argparse.Namespace, paths: Paths, console: Console) -> int:
 
 def env(_: argparse.Namespace, paths: Paths, __: Console) -> int:
     """print the shell lines that let podman, kubectl, helm and Ansible reach the fleet"""
-    podman.write_containers_conf(paths.containers_conf)
-    print(f"export CONTAINERS_CONF={shlex.quote(str(paths.containers_conf))}")
+    for name, value in podman.environment().items():
+        print(f"export {name}={shlex.quote(value)}")
     print(f"export KUBECONFIG={shlex.quote(str(paths.kubeconfig))}")
     print(f"export PATH={shlex.quote(str(paths.current / 'bin'))}:$PATH")
     return 0
@@ -74,7 +73,6 @@ def image(_: argparse.Namespace, paths: Paths, console: Console) -> int:
     """put the images that molecule and image builds start from into podman's storage"""
     debian.require_root("import images")
     debian.install_missing(console, paths.logs / "apt.log")
-    podman.write_containers_conf(paths.containers_conf)
     images.node_image(paths, console)
     images.base_image(paths, console)
     print(f"{images.NODE_IMAGE}\n{images.BASE_IMAGE}")

@@ -10,7 +10,7 @@ import json
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from . import command, fingerprint, images, inputs, kubeconfig, layout, leftovers, lock, machine, network, podman, wait
+from . import command, fingerprint, inputs, kubeconfig, layout, leftovers, lock, machine, network, podman, wait
 from .api import Api
 from .console import Console
 from .disk import Disk
@@ -48,27 +48,26 @@ class Fleet:
             if reason is None:
                 self.console.say("the fleet is up already")
                 return
-            if leftovers.found(self.paths.sim, self._environment):
+            if leftovers.found(self.paths.sim):
                 self.console.say(f"removing the fleet that is there: {reason}")
-                leftovers.remove(self.paths.sim, self._environment)
+                leftovers.remove(self.paths.sim)
             self._make(made)
 
     def down(self) -> None:
         """Remove everything of the fleet; the cache stays."""
         with lock.held(self.paths.fleet_lock, "take the fleet down"):
-            podman.write_containers_conf(self.paths.containers_conf)
-            if not leftovers.found(self.paths.sim, self._environment):
+            if not leftovers.found(self.paths.sim):
                 self.console.say("no fleet to remove")
                 return
-            leftovers.remove(self.paths.sim, self._environment)
-            left = leftovers.found(self.paths.sim, self._environment)
+            leftovers.remove(self.paths.sim)
+            left = leftovers.found(self.paths.sim)
             if left:
                 raise FleetError(f"still there after removal: {', '.join(left)}")
             self.console.say("the fleet is gone")
 
     def status(self) -> tuple[bool, list[str]]:
         """(healthy, one line per machine and thing)."""
-        there = leftovers.found(self.paths.sim, self._environment)
+        there = leftovers.found(self.paths.sim)
         if not there:
             return False, ["no fleet; 'python3 -m tests.cluster up' makes one"]
         lines = []
@@ -85,12 +84,8 @@ class Fleet:
         """The end of a machine's journal, of one unit or of all warnings."""
         argv = ["podman", "exec", name, "journalctl", "--no-pager", "--no-hostname", f"--lines={lines}"]
         argv += [f"--unit={unit}"] if unit else ["--priority=warning"]
-        done = command.run(argv, env=self._environment, allowed=(0, 1, 125, 126, 127, 137, 255))
+        done = command.run(argv, env=podman.environment(), allowed=(0, 1, 125, 126, 127, 137, 255))
         return f"journal of {name}{f', {unit}' if unit else ''}:\n" + (done.stdout or done.stderr)
-
-    @property
-    def _environment(self) -> dict[str, str]:
-        return images.environment(self.paths)
 
     def _api(self) -> Api:
         return Api(self.paths.sim / "pki")
@@ -128,7 +123,7 @@ class Fleet:
 
     def _missing_machine(self, one: Machine) -> str | None:
         argv = ["podman", "container", "inspect", "--format", "{{.State.Status}}", one.name]
-        done = command.run(argv, env=self._environment, allowed=(0, 125))
+        done = command.run(argv, env=podman.environment(), allowed=(0, 125))
         state = done.stdout.strip() or "absent"
         return None if state == "running" else state
 
@@ -175,7 +170,7 @@ class Fleet:
     def _start(self, one: Machine) -> None:
         disk = self._disk(one)
         argv = podman.run_argv(one, disk.root, disk.volumes, layout.MACHINES)
-        command.run(argv, env=self._environment, deadline_seconds=START_DEADLINE_SECONDS)
+        command.run(argv, env=podman.environment(), deadline_seconds=START_DEADLINE_SECONDS)
         self.console.say(f"{one.name} is started")
 
     def _import(self, one: Machine, archives: list[Archive]) -> None:
@@ -183,7 +178,7 @@ class Fleet:
         containerd = ["podman", "exec", one.name, "ctr", "--timeout", "2s", "version"]
 
         def missing() -> str | None:
-            done = command.run(containerd, env=self._environment, allowed=tuple(range(256)))
+            done = command.run(containerd, env=podman.environment(), allowed=tuple(range(256)))
             return None if done.returncode == 0 else done.stderr.strip()
 
         what = f"containerd of {one.name}"
@@ -191,7 +186,7 @@ class Fleet:
         for archive in archives:
             argv = ["podman", "exec", "--interactive", one.name, "ctr", "--namespace", "k8s.io", "images", "import", "--local", "-"]
             with archive.path.open("rb") as data:
-                command.run(argv, stdin=data, env=self._environment, deadline_seconds=IMPORT_DEADLINE_SECONDS)
+                command.run(argv, stdin=data, env=podman.environment(), deadline_seconds=IMPORT_DEADLINE_SECONDS)
         self.console.say(f"{one.name} has {len(archives)} images")
 
     def _wait_for_imports(self, imports: list[Future[None]]) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import command, compile, fingerprint, gomodules, lock, oci, rootfs
+from . import command, compile, fingerprint, gomodules, lock, oci, podman, rootfs
 from .console import Console
 from .errors import FleetError
 from .paths import Paths
@@ -98,25 +98,20 @@ def _ensure(target: Path, image: str, entrypoint: Sequence[str], layers: Callabl
 def ensure_podman_image(image: str, tree: Path, entrypoint: str, paths: Paths, console: Console) -> None:
     """Put a root file system into podman's storage as ``image``; a label remembers the key, so that a second call does nothing."""
     key = fingerprint.of(image, tree.name, entrypoint)
-    if _podman_label(image, paths) == key:
+    if _podman_label(image) == key:
         return
     with lock.held(paths.build_lock, f"import the image {image!r}"):
         console.say(f"importing the image {image}")
         argv = ["podman", "import", "--quiet", "--change", f"CMD {entrypoint}", "--change", f"LABEL {KEY_LABEL}={key}", "-", image]
         with subprocess.Popen(["tar", "-C", str(tree), "--numeric-owner", "-c", "."], stdout=subprocess.PIPE) as tar:
-            command.run(argv, stdin=tar.stdout, env=environment(paths), deadline_seconds=IMPORT_DEADLINE_SECONDS)
+            command.run(argv, stdin=tar.stdout, env=podman.environment(), deadline_seconds=IMPORT_DEADLINE_SECONDS)
             if tar.wait() != 0:
                 raise FleetError(f"cannot pack {str(tree)!r}: tar ended with status {tar.returncode}")
 
 
-def _podman_label(image: str, paths: Paths) -> str:
+def _podman_label(image: str) -> str:
     argv = ["podman", "image", "inspect", "--format", f'{{{{index .Labels "{KEY_LABEL}"}}}}', image]
-    return command.run(argv, env=environment(paths), allowed=(0, 125)).stdout.strip()
-
-
-def environment(paths: Paths) -> dict[str, str]:
-    """What every podman call of the test bench needs."""
-    return {"CONTAINERS_CONF": str(paths.containers_conf)}
+    return command.run(argv, env=podman.environment(), allowed=(0, 125)).stdout.strip()
 
 
 def node_image(paths: Paths, console: Console) -> None:

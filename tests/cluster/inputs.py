@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import compile, debian, driver, fingerprint, images, podman, rootfs
+from . import compile, debian, driver, fingerprint, images, rootfs
 from .console import Console
 from .driver import Driver
 from .images import Archive
@@ -42,7 +42,6 @@ class Inputs:
 def ensure(paths: Paths, console: Console, *, with_driver: bool = True) -> Inputs:
     """Make what the cache lacks, install what the machine lacks."""
     debian.install_missing(console, paths.logs / "apt.log")
-    podman.write_containers_conf(paths.containers_conf)
     versions = Versions.from_file()
     components = compile.ensure(paths, versions, console)
     node = rootfs.ensure(rootfs.NODE, paths, console)

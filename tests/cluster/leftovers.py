@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Mapping
 from pathlib import Path
 
-from . import command, disk, layout, wait
+from . import command, disk, layout, podman, wait
 from .errors import FleetError
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -20,9 +19,9 @@ REMOVE_DEADLINE_SECONDS = 60
 DEATH_DEADLINE_SECONDS = 20
 
 
-def remove(sim: Path, podman_environment: Mapping[str, str]) -> None:
+def remove(sim: Path) -> None:
     """Leave nothing of the fleet whose folder is ``sim``."""
-    _remove_containers(podman_environment)
+    _remove_containers()
     _remove_cgroups()
     disk.remove(sim)
     for machine in layout.MACHINES:
@@ -31,11 +30,11 @@ def remove(sim: Path, podman_environment: Mapping[str, str]) -> None:
     _remove_link(layout.BRIDGE)
 
 
-def _remove_containers(environment: Mapping[str, str]) -> None:
+def _remove_containers() -> None:
     for machine in layout.MACHINES:
         argv = ["podman", "rm", "--force", "--ignore", "--time", "2", "--volumes", machine.name]
-        done = command.run(argv, env=environment, deadline_seconds=REMOVE_DEADLINE_SECONDS, allowed=(0, 1, 2, 125, 126, 127))
-        exists = command.run(["podman", "container", "exists", machine.name], env=environment, allowed=(0, 1))
+        done = command.run(argv, env=podman.environment(), deadline_seconds=REMOVE_DEADLINE_SECONDS, allowed=(0, 1, 2, 125, 126, 127))
+        exists = command.run(["podman", "container", "exists", machine.name], env=podman.environment(), allowed=(0, 1))
         if exists.returncode == 0:
             raise FleetError(f"cannot remove the container {machine.name!r}:\n{command.last_lines(done.stderr)}")
 
@@ -101,11 +100,11 @@ def _remove_link(name: str) -> None:
         command.run(["ip", "link", "delete", name], allowed=(0, 1))
 
 
-def found(sim: Path, podman_environment: Mapping[str, str]) -> list[str]:
+def found(sim: Path) -> list[str]:
     """Names of everything of a fleet on this machine; empty when there is nothing to remove."""
     names = []
     for machine in layout.MACHINES:
-        if command.run(["podman", "container", "exists", machine.name], env=podman_environment, allowed=(0, 1)).returncode == 0:
+        if command.run(["podman", "container", "exists", machine.name], env=podman.environment(), allowed=(0, 1)).returncode == 0:
             names.append(f"container {machine.name}")
         if (NAMESPACES / machine.name).exists():
             names.append(f"network namespace {machine.name}")

@@ -64,7 +64,3 @@ class Paths:
     @property
     def kubeconfig(self) -> Path:
         return self.sim / "admin.conf"
-
-    @property
-    def containers_conf(self) -> Path:
-        return self.cache / "containers.conf"
