@@ -55,8 +55,8 @@ class TestCapabilities:
     @pytest.mark.parametrize(
         ("driver", "able"),
         [
-            ("418.226.00", set()),
-            ("440.33.01", {"slices"}),
+            ("418.226.00", {"cdi"}),
+            ("440.33.01", {"slices", "cdi"}),
             ("450.80.02", {"slices", "mig", "cdi", "minor_version_compatibility", "card"}),
             ("470.141.10", {"slices", "mig", "cdi", "minor_version_compatibility", "card", "get_proc_address"}),
         ],

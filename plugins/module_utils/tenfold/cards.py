@@ -31,14 +31,15 @@ class CardModel:
 
 
 # Sources. Product names: as NVML and nvidia-smi print them. Memory: NVML totals in public nvidia-smi listings, the larger where two
-# are known. Multiprocessors and compute capability: NVIDIA's data sheets and CUDA programming guide. Driver floors: the first release
-# for that silicon: Volta and Turing ran before the product's own gate of 440, so the gate is theirs; GA100 needs R450, whose first
-# production release with MIG is 450.80.02 (NVIDIA MIG user guide, "prerequisites"); GH100 needs R525 (CUDA 11.8 ran it on 520 with
-# limits; 525.60.13 is the first production branch that lists it); AD102 likewise 525.60.13 (our choice of the production branch).
-# The A800 is GA100 silicon sold from late 2022: older R450/R470 drivers drive it, though they may name it by its device id.
+# are known. Multiprocessors and compute capability: NVIDIA's data sheets and CUDA programming guide. Driver floors: GA100 and GH100
+# from the table in NVIDIA's MIG user guide, "deployment considerations" (A100: 450.80.02, H100: 525.85.12; older ones run the cards
+# in part, our choice is to ask for these); Volta and Turing were served before the product's own gate of 440, so the gate is theirs;
+# AD102 is our choice, the first production branch after its release. The A800 is GA100 silicon sold from late 2022: R450 drives it,
+# the oldest driver seen on one in public is 470.141.10, and before that it may go by another name.
 _GA100_DRIVER = "450.80.02"
 _GATE_DRIVER = "440"
-_PRODUCTION_525 = "525.60.13"
+_GH100_DRIVER = "525.85.12"
+_AD102_DRIVER = "525.60.13"
 MODELS = (
     CardModel(
         "a800-80gb", ("NVIDIA A800-SXM4-80GB", "NVIDIA A800 80GB PCIe", "NVIDIA A800 80GB PCIe LC"), 81920, 108, (8, 0), True, _GA100_DRIVER
@@ -56,9 +57,9 @@ MODELS = (
         True,
         _GA100_DRIVER,
     ),
-    CardModel("h800-80gb", ("NVIDIA H800", "NVIDIA H800 PCIe"), 81559, 132, (9, 0), True, _PRODUCTION_525),
-    CardModel("h100-80gb", ("NVIDIA H100 80GB HBM3", "NVIDIA H100 PCIe"), 81559, 132, (9, 0), True, _PRODUCTION_525),
-    CardModel("l40s-48gb", ("NVIDIA L40S",), 46068, 142, (8, 9), False, _PRODUCTION_525),
+    CardModel("h800-80gb", ("NVIDIA H800", "NVIDIA H800 PCIe"), 81559, 132, (9, 0), True, _GH100_DRIVER),
+    CardModel("h100-80gb", ("NVIDIA H100 80GB HBM3", "NVIDIA H100 PCIe"), 81559, 132, (9, 0), True, _GH100_DRIVER),
+    CardModel("l40s-48gb", ("NVIDIA L40S",), 46068, 142, (8, 9), False, _AD102_DRIVER),
     CardModel(
         "v100-32gb", ("Tesla V100-SXM2-32GB", "Tesla V100-PCIE-32GB", "Tesla V100-SXM3-32GB"), 32768, 80, (7, 0), False, _GATE_DRIVER
     ),

@@ -64,19 +64,14 @@ class Floor:
 # What a driver makes possible. "slices" is the product's own gate; a card model has a floor of its own on top of it (cards.py).
 FLOORS = (
     Floor("slices", "440", "the product's gate", "no slices on this node"),
-    Floor("mig", "450.80.02", "NVIDIA MIG user guide, prerequisites", "the card cannot be split in hardware"),
+    Floor("mig", "450.80.02", "NVIDIA MIG user guide, deployment considerations: A100", "the card cannot be split in hardware"),
     Floor(
         "get_proc_address",
         "465",
         "CUDA 11.3 release notes: cuGetProcAddress",
         "the runtime asks dlsym for every name, which the hook serves too",
     ),
-    Floor(
-        "cdi",
-        "450",
-        "our choice: oldest branch on which nvidia-ctk cdi generate was seen to find every library",
-        "CDI edits may lack libraries",
-    ),
+    Floor("cdi", "418.81.07", "NVIDIA container toolkit install guide, prerequisites", "no CDI specification of the cards"),
     Floor("minor_version_compatibility", "450.80.02", "CUDA compatibility guide", "images must match the driver's CUDA version"),
     Floor("driver_memory_limits", "615", "NVML change log r615: nvmlDeviceSetMemoryLimits", "memory limits come from the hook alone"),
 )
@@ -90,7 +85,7 @@ def capabilities(driver: DriverVersion, card: CardModel | None) -> dict[str, boo
     """
     able = {floor.capability: driver >= DriverVersion.parse(floor.driver) for floor in FLOORS}
     able["card"] = card is not None and driver >= DriverVersion.parse(card.driver_minimum)
-    able["mig"] = able["mig"] and card is not None and card.mig_capable
+    able["mig"] = able["mig"] and able["card"] and card is not None and card.mig_capable
     return able
 
 

@@ -19,6 +19,7 @@ from .slices import Assignment, SliceRequest
 
 __all__ = [
     "CORES_PER_CARD_PERCENT",
+    "DEVICE_TYPE",
     "CardLedger",
     "CardRefusal",
     "Fit",
