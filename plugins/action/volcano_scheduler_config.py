@@ -32,7 +32,7 @@ ARGUMENT_SPEC = {
     "config_map": {"type": "str", "required": True},
     "key": {"type": "str", "default": "volcano-scheduler.conf"},
     "base": {"type": "str"},
-    "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+    "state": {"type": "str", "choices": ["present", "absent", "rendered"], "default": "present"},
     "schedule_policy": {"type": "str", "choices": ["binpack", "spread"], "default": "binpack"},
     "schedule_weight": {"type": "int", "default": 10},
     "binpack_enabled": {"type": "bool", "default": True},
@@ -72,7 +72,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
 
     def _merge(self, options: Values, task_vars: Values) -> Values:
         place = f"ConfigMap '{options['namespace']}/{options['config_map']}', key '{options['key']}'"
-        live = self._read(options, task_vars)
+        live = {} if options["state"] == "rendered" else self._read(options, task_vars)
         before = (live.get("data") or {}).get(options["key"]) if live else None
         if before is None and options["state"] == "absent":
             return {"changed": False, "text": "", "merged_by_us": False}
@@ -86,7 +86,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             raise ClusterError(f"cannot merge into {place}: {error}; nothing was changed", **error.details) from error
         result = {"changed": False, "text": text, "merged_by_us": record is not None}
         encoded = None if record is None else json.dumps(record, sort_keys=True)
-        if before == text and encoded == (live["metadata"].get("annotations") or {}).get(RECORD_ANNOTATION):
+        recorded = (live.get("metadata", {}).get("annotations") or {}).get(RECORD_ANNOTATION)
+        if options["state"] == "rendered" or (before == text and encoded == recorded):
             return result
         self._write(options, live, text, encoded, task_vars)
         result["changed"] = True

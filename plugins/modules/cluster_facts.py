@@ -89,7 +89,7 @@ version:
   returned: always
   type: str
 volcano:
-  description: The Volcano scheduler (namespace, deployment, image, version, config_map, config_key, is_ours), empty where there is none.
+  description: The Volcano scheduler (namespace, deployment, image, version, config_map, config_key, is_ours, restarted_for), or empty.
   returned: with O(volcano)
   type: dict
 objects:
@@ -98,7 +98,7 @@ objects:
   type: list
   elements: dict
 annotation_values:
-  description: Distinct values of O(annotation) over all nodes of the cluster.
+  description: Distinct values of O(annotation) over all nodes of the cluster, those in O(nodes) left out.
   returned: with O(annotation)
   type: list
   elements: str
@@ -174,12 +174,13 @@ def read(options: dict[str, Any]) -> dict[str, Any]:
                 missing_nodes=missing,
             )
         if options["annotation"]:
-            values = {(node["metadata"].get("annotations") or {}).get(options["annotation"]) for node in nodes.values()}
+            others = [node for name, node in nodes.items() if name not in options["nodes"]]
+            values = {(node["metadata"].get("annotations") or {}).get(options["annotation"]) for node in others}
             facts["annotation_values"] = sorted(value for value in values if value)
     if options["objects"]:
-        facts["objects"] = [
-            cluster.read(one["api_version"], one["kind"], one["name"], one["namespace"]) or {} for one in options["objects"]
-        ]
+        found = [cluster.read(one["api_version"], one["kind"], one["name"], one["namespace"]) or {} for one in options["objects"]]
+        # A module's result ends up in logs: what a Secret holds stays out of it.
+        facts["objects"] = [objects.presentable(one) if one.get("kind") == "Secret" else one for one in found]
     if options["volcano"]:
         facts["volcano"] = find_volcano(cluster, options)
     return facts

@@ -108,11 +108,10 @@ foreign_objects:
 """
 
 import json
-import time
-from typing import Any, Callable, Dict
+from typing import Any, Dict
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.tenfold_cluster import api, objects, rollout
+from ansible.module_utils.tenfold_cluster import api, objects, waiting
 from ansible.module_utils.tenfold_cluster.arguments import CONNECTION
 from ansible.module_utils.tenfold_cluster.errors import ClusterError
 
@@ -136,8 +135,6 @@ ARGUMENT_SPEC = {
     "wait": {"type": "bool", "default": True},
     "wait_timeout_s": {"type": "int", "default": 180},
 }
-# How often a condition is asked for again (seconds): a rollout takes seconds, and one request costs milliseconds.
-POLL_S = 0.5
 # A diff of a definition has tens of thousands of lines that nobody reads.
 _DIFF_LIMIT_LINES = 400
 
@@ -151,7 +148,7 @@ class Run:
         self.cluster = cluster
         self.options = options
         self.check_mode = check_mode
-        self.deadline = time.monotonic() + options["wait_timeout_s"]
+        self.deadline = waiting.Deadline(options["wait_timeout_s"])
         self.changed: list[str] = []
         self.foreign: list[str] = []
         self.diff: list[dict[str, str]] = []
@@ -165,7 +162,7 @@ class Run:
         for document in documents:
             key = objects.key_of(document)
             if document["kind"] != "CustomResourceDefinition" and established and not self.check_mode:
-                self.wait_for(established)
+                waiting.until_in_service(self.cluster, established, self.deadline)
                 established = []
             live = self.cluster.read(*_place(key))
             if live and document["kind"] in self.options["foreign_kept"] and not objects.is_applied_by(live, manager):
@@ -180,7 +177,7 @@ class Run:
             if document["kind"] == "CustomResourceDefinition":
                 established.append(key)
         if self.options["wait"] and not self.check_mode:
-            self.wait_for(applied)
+            waiting.until_in_service(self.cluster, applied, self.deadline)
 
     def absent(self) -> None:
         """Removes what we applied, in the opposite order, and waits until it is gone."""
@@ -195,7 +192,7 @@ class Run:
                 self.cluster.delete(*_place(key))
             gone.append(key)
         if self.options["wait"] and not self.check_mode:
-            self.poll(gone, lambda live: "still there" if live else None, "to go")
+            waiting.until_gone(self.cluster, gone, self.deadline)
 
     def _to_remove(self) -> list[Document]:
         chosen = self.options["selector"]
@@ -212,48 +209,6 @@ class Run:
         if any(text.count("\n") > _DIFF_LIMIT_LINES for text in texts):
             texts = [f"{key}: {text.count(chr(10))} lines, not shown\n" if text else "" for text in texts]
         self.diff.append({"before_header": str(key), "after_header": str(key), "before": texts[0], "after": texts[1]})
-
-    def wait_for(self, keys: list[objects.ObjectKey]) -> None:
-        """Until every object is in service. Errors: ClusterError with what is missing and the pods that are at fault."""
-        self.poll(keys, lambda live: rollout.waiting_for(live) if live else "it is gone", "to be in service")
-
-    def poll(self, keys: list[objects.ObjectKey], missing: Callable[[Document | None], str | None], what: str) -> None:
-        """Asks for each object until *missing* finds nothing, or the deadline has passed."""
-        for key in keys:
-            while True:
-                live = self.cluster.read(*_place(key))
-                reason = missing(live)
-                if reason is None:
-                    break
-                if time.monotonic() > self.deadline or (live is not None and rollout.is_final_failure(live)):
-                    raise ClusterError(
-                        f"waited {self.options['wait_timeout_s']} s for {key} {what}: {reason}{self._pods_at_fault(live)}\n"
-                        "correct the cause and run again: what is applied already stays",
-                        object=str(key),
-                    )
-                time.sleep(POLL_S)
-
-    def _pods_at_fault(self, live: Document | None) -> str:
-        """The pods of a workload that are not ready, with the end of their logs; '' for anything else."""
-        labels = (((live or {}).get("spec") or {}).get("selector") or {}).get("matchLabels")
-        if live is None or not labels:
-            return ""
-        namespace = live["metadata"]["namespace"]
-        parts: list[str] = []
-        for pod in self.cluster.select("v1", "Pod", namespace, labelSelector=",".join(f"{k}={v}" for k, v in labels.items())):
-            problem = rollout.pod_problem(pod)
-            if problem and len(parts) < 3:
-                parts.append(problem + log_tail(self.cluster, pod))
-        return "".join(f"\n{part}" for part in parts)
-
-
-def log_tail(cluster: api.Cluster, pod: Document) -> str:
-    """The end of the log of a pod's first container, of its previous life if this one has said nothing yet; '' for none."""
-    metadata = pod["metadata"]
-    container = pod["spec"]["containers"][0]["name"]
-    text = cluster.log_tail(metadata["namespace"], metadata["name"], container)
-    text = text or cluster.log_tail(metadata["namespace"], metadata["name"], container, previous=True)
-    return f"\n  its log ends with:\n  {text.strip()}" if text.strip() else ""
 
 
 def _place(key: objects.ObjectKey) -> tuple[str, str, str, str]:

@@ -45,6 +45,14 @@ options:
     description: Skip names that do not exist, for removal.
     type: bool
     default: false
+  wait:
+    description: Wait until the objects that were patched are rolled out.
+    type: bool
+    default: false
+  wait_timeout_s:
+    description: Deadline for the whole wait, in seconds.
+    type: int
+    default: 180
 attributes:
   check_mode: {support: full}
   diff_mode: {support: full}
@@ -71,7 +79,7 @@ import json
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.tenfold_cluster import api, objects
+from ansible.module_utils.tenfold_cluster import api, objects, waiting
 from ansible.module_utils.tenfold_cluster.arguments import CONNECTION
 from ansible.module_utils.tenfold_cluster.errors import ClusterError
 
@@ -83,6 +91,8 @@ ARGUMENT_SPEC = {
     "names": {"type": "list", "elements": "str", "required": True},
     "patch": {"type": "dict", "required": True},
     "absent_ok": {"type": "bool", "default": False},
+    "wait": {"type": "bool", "default": False},
+    "wait_timeout_s": {"type": "int", "default": 180},
 }
 
 
@@ -107,6 +117,9 @@ def patch_objects(options: dict[str, Any], check_mode: bool) -> tuple[list[str],
         patched.append(name)
         texts = [json.dumps(objects.touched(document, options["patch"]), indent=2, sort_keys=True) + "\n" for document in (before, after)]
         diff.append({"before_header": f"{kind} '{name}'", "after_header": f"{kind} '{name}'", "before": texts[0], "after": texts[1]})
+    if options["wait"] and not check_mode:
+        keys = [objects.ObjectKey(api_version, kind, namespace, name) for name in patched]
+        waiting.until_in_service(cluster, keys, waiting.Deadline(options["wait_timeout_s"]))
     return patched, diff
 
 

@@ -21,7 +21,7 @@ options:
     type: str
     required: true
   repository:
-    description: URL of the chart repository where O(chart) is a name.
+    description: URL of the chart repository where O(chart) is a name; unused where it is a path or an C(oci://) reference.
     type: str
   version:
     description: The version that the chart must have.
@@ -125,13 +125,16 @@ def helm(binary: str, arguments: list[str]) -> str:
 
 def render(options: dict[str, Any]) -> dict[str, Any]:
     """The chart by part. Errors: ClusterError for a chart that is absent, of another version, or not Volcano's."""
+    chart, source = options["chart"], [options["chart"]]
     # A path is recognised by its look: helm would take a missing folder for a repository's name and answer with a puzzle.
-    if re.match(r"[./~]", options["chart"]) and not Path(options["chart"]).expanduser().exists():
-        raise ChartError(f"chart '{options['chart']}' does not exist; set volcano_chart to Volcano's chart folder, archive or name")
-    chart = str(Path(options["chart"]).expanduser()) if options["chart"].startswith("~") else options["chart"]
-    source = [chart, *(["--repo", options["repository"]] if options["repository"] else [])]
-    if options["repository"] or chart.startswith("oci://"):
+    if re.match(r"[./~]", chart):
+        source = [str(Path(chart).expanduser())]
+        if not Path(source[0]).exists():
+            raise ChartError(f"chart '{chart}' does not exist; set volcano_chart to Volcano's chart folder, archive or name")
+    elif chart.startswith("oci://"):
         source += ["--version", options["version"]]
+    else:
+        source += ["--repo", options["repository"] or "", "--version", options["version"]]
     try:
         import yaml
     except ImportError as error:

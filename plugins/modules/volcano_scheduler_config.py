@@ -38,9 +38,11 @@ options:
     description: The configuration to start from where the ConfigMap or its key does not exist yet. Without it that is a failure.
     type: str
   state:
-    description: V(present) merges, V(absent) gives back what was there before the first merge.
+    description:
+      - V(present) merges, V(absent) gives back what was there before the first merge.
+      - V(rendered) merges into O(base) and only returns the text; the cluster is not asked.
     type: str
-    choices: [present, absent]
+    choices: [present, absent, rendered]
     default: present
   schedule_policy:
     description: Which card of a node is filled first.

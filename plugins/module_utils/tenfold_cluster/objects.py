@@ -87,7 +87,9 @@ def in_apply_order(documents: Iterable[Document]) -> list[Document]:
 
 
 def with_labels(document: Document, labels: dict[str, str]) -> Document:
-    """A copy of *document* that carries *labels* besides its own; pod templates are left alone, since a new label restarts pods."""
+    """*document* with *labels* besides its own; pod templates are left alone, since a new label restarts pods."""
+    if not labels:
+        return document
     labelled = copy.deepcopy(document)
     metadata = labelled.setdefault("metadata", {})
     metadata["labels"] = {**(metadata.get("labels") or {}), **labels}

@@ -16,6 +16,8 @@ __all__ = ["ChartParts", "Scheduler", "chart_parts", "find_scheduler", "parse_ve
 
 _VERSION = re.compile(r"^v?(\d+)\.(\d+)\.(\d+)(?:[-+].*)?$")
 _CONFIG_FLAG = "--scheduler-conf="
+# Annotation of the scheduler's pod template: which merged configuration it was restarted for.
+RESTART_ANNOTATION = "tenfold.dev/scheduler-config"
 
 
 def parse_version(text: str) -> tuple[int, int, int] | None:
@@ -29,7 +31,10 @@ def parse_version(text: str) -> tuple[int, int, int] | None:
 
 @dataclass(frozen=True)
 class Scheduler:
-    """A Volcano scheduler that the cluster runs. version is '' when its image does not state one."""
+    """A Volcano scheduler that the cluster runs.
+
+    version is '' when its image does not state one, restarted_for when Tenfold has never restarted it (role volcano, restart.yml).
+    """
 
     namespace: str
     deployment: str
@@ -38,6 +43,7 @@ class Scheduler:
     config_map: str
     config_key: str
     is_ours: bool
+    restarted_for: str
 
     def as_dict(self) -> dict[str, Any]:
         """For a module's result."""
@@ -78,6 +84,7 @@ def _schedulers_of(deployment: Document, ours: set[str]) -> Iterator[Scheduler]:
 def _scheduler(deployment: Document, pod_spec: Document, container: Document, path: str, ours: set[str]) -> Scheduler:
     namespace, name = deployment["metadata"]["namespace"], deployment["metadata"]["name"]
     folder, _, key = path.rpartition("/")
+    annotations = (deployment["spec"]["template"].get("metadata") or {}).get("annotations") or {}
     volumes = {volume["name"]: volume for volume in pod_spec.get("volumes") or []}
     for mount in container.get("volumeMounts") or []:
         volume = volumes.get(mount["name"], {})
@@ -93,6 +100,7 @@ def _scheduler(deployment: Document, pod_spec: Document, container: Document, pa
                 config_map=volume["configMap"]["name"],
                 config_key=items.get(key, key),
                 is_ours=f"{namespace}/{name}" in ours,
+                restarted_for=annotations.get(RESTART_ANNOTATION, ""),
             )
     raise ClusterError(
         f"Deployment '{namespace}/{name}' reads its scheduler configuration from '{path}', which is on no ConfigMap; "
