@@ -1,0 +1,102 @@
+/* abi_cuda.h - the part of the CUDA driver ABI that the hook touches, declared by us (no NVIDIA header is used or shipped).
+ *
+ * Owns: types, codes and struct layouts as the driver's binary interface has them on 64-bit Linux; tests/hook/c/abi_test.c holds the sizes.
+ * Next: abi_nvml.h for NVML, hooks.def for prototypes. */
+#ifndef TENFOLD_ABI_CUDA_H
+#define TENFOLD_ABI_CUDA_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef int CUresult;
+typedef int CUdevice;
+typedef uint64_t CUdeviceptr;
+typedef uint32_t CUdeviceptr_v1; /* entry points older than CUDA 3.2 */
+typedef struct CUctx_st *CUcontext;
+typedef struct CUstream_st *CUstream;
+typedef struct CUevent_st *CUevent;
+typedef struct CUfunc_st *CUfunction;
+typedef struct CUarray_st *CUarray;
+typedef struct CUmipmappedArray_st *CUmipmappedArray;
+typedef struct CUmemPoolHandle_st *CUmemoryPool;
+typedef struct CUgraph_st *CUgraph;
+typedef struct CUgraphExec_st *CUgraphExec;
+typedef uint64_t CUmemGenericAllocationHandle;
+
+enum {
+    CUDA_SUCCESS = 0,
+    CUDA_ERROR_INVALID_VALUE = 1,
+    CUDA_ERROR_OUT_OF_MEMORY = 2,
+    CUDA_ERROR_NOT_INITIALIZED = 3,
+    CUDA_ERROR_NOT_FOUND = 500,
+    CUDA_ERROR_NOT_READY = 600,
+};
+
+typedef struct { unsigned char bytes[16]; } CUuuid;
+
+/* CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR: the driver computes what they need, the hook only passes them on. */
+typedef struct CUDA_ARRAY_DESCRIPTOR_st CUDA_ARRAY_DESCRIPTOR;
+typedef struct CUDA_ARRAY3D_DESCRIPTOR_st CUDA_ARRAY3D_DESCRIPTOR;
+
+typedef struct {
+    size_t size;
+    size_t alignment;
+    unsigned int reserved[4];
+} CUDA_ARRAY_MEMORY_REQUIREMENTS;
+
+typedef struct {
+    int type; /* enum tf_location */
+    int id;
+} CUmemLocation;
+
+enum { CU_MEM_LOCATION_TYPE_DEVICE = 1 };
+
+typedef struct {
+    int type;
+    int requested_handle_types;
+    CUmemLocation location;
+    void *win32_handle_meta_data;
+    unsigned char alloc_flags[8];
+} CUmemAllocationProp;
+
+typedef struct {
+    int alloc_type;
+    int handle_types;
+    CUmemLocation location;
+    void *win32_security_attributes;
+    size_t max_size;
+    unsigned short usage;
+    unsigned char reserved[54];
+} CUmemPoolProps;
+
+typedef struct {
+    unsigned int grid_x, grid_y, grid_z;
+    unsigned int block_x, block_y, block_z;
+    unsigned int shared_bytes;
+    CUstream stream;
+    void *attributes;
+    unsigned int attribute_count;
+} CUlaunchConfig;
+
+typedef struct {
+    CUfunction function;
+    unsigned int grid_x, grid_y, grid_z;
+    unsigned int block_x, block_y, block_z;
+    unsigned int shared_bytes;
+    CUstream stream;
+    void **parameters;
+} CUDA_LAUNCH_PARAMS;
+
+/* Attributes by number, as in the driver's enumerations. */
+enum {
+    CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9,
+    CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE = 17,
+    CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT = 5,
+    CU_MEMPOOL_ATTR_USED_MEM_CURRENT = 7,
+    CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT = 2,
+    CU_EVENT_DEFAULT = 0,
+    CU_STREAM_CAPTURE_STATUS_NONE = 0,
+    CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM = 2,
+};
+
+#endif

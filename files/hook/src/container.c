@@ -1,0 +1,291 @@
+/* container.c - attaching to the slice, once per process, and following the host's page.
+ *
+ * Owns:    the two mappings, the stance, the quotas. A slice is /run/tenfold; where that is absent, the folder in TENFOLD_SLOT_DIR
+ *          (tests, cuda_hook_verify); where neither is, HAMi-core's variables (standalone.c). A tenant can set variables but not
+ *          remove the mounted folder, so the order matters.
+ * Fork:    the mark lies in a page that the kernel empties in a child (MADV_WIPEONFORK, with an atfork handler for older kernels); a child
+ *          attaches anew with its own slot and inherits no usage.
+ * Failure: a missing or damaged state, a newer ABI, a full table: the page's policy, one message, never exit().
+ * Next:    slots.c, account.c; config_page.c parses. */
+#include "container.h"
+
+#include "config_page.h"
+#include "ledger.h"
+#include "measure.h"
+#include "message.h"
+#include "slots.h"
+#include "standalone.h"
+#include "sync.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#ifndef MADV_WIPEONFORK
+#define MADV_WIPEONFORK 18
+#endif
+
+#define SLICE_FOLDER "/run/tenfold"
+#define FOLDER_VARIABLE "TENFOLD_SLOT_DIR"
+
+enum { MARK_NONE = 0, MARK_BUSY = 1, MARK_ATTACHED = 2, PATH_BYTES = 512 };
+
+/* In the wiped page. */
+struct mark {
+    _Atomic uint32_t word;
+};
+
+/* glibc's pthread_atfork is a wrapper around this; the wrapper is not in old thread-free C libraries. */
+extern int __register_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void), void *dso);
+
+static struct tf_container container;
+static _Atomic(struct mark *) shared_mark;
+static _Atomic uint32_t process_epoch = 1;
+
+static void after_fork_in_child(void)
+{
+    struct mark *mark = atomic_load(&shared_mark);
+    if (mark)
+        atomic_store(&mark->word, MARK_NONE);
+}
+
+static struct mark *make_mark(void)
+{
+    struct mark *mark = atomic_load_explicit(&shared_mark, memory_order_acquire);
+    if (mark)
+        return mark;
+    static struct mark last_resort; /* no memory at all: then fork is served by the atfork handler alone */
+    void *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    struct mark *fresh = page == MAP_FAILED ? &last_resort : page, *none = NULL;
+    bool is_wiped = page != MAP_FAILED && madvise(page, 4096, MADV_WIPEONFORK) == 0;
+    if (!atomic_compare_exchange_strong(&shared_mark, &none, fresh)) {
+        if (page != MAP_FAILED)
+            munmap(page, 4096);
+        return none;
+    }
+    if (!is_wiped)
+        __register_atfork(NULL, NULL, after_fork_in_child, NULL);
+    return fresh;
+}
+
+uint32_t tf_process_epoch(void) { return atomic_load_explicit(&process_epoch, memory_order_relaxed); }
+
+static int hex_value(char digit)
+{
+    if (digit >= '0' && digit <= '9')
+        return digit - '0';
+    digit |= 0x20;
+    return digit >= 'a' && digit <= 'f' ? digit - 'a' + 10 : -1;
+}
+
+bool tf_uuid_parse(const char *text, unsigned char ret_uuid[16])
+{
+    unsigned char uuid[16];
+    if (strncmp(text, "GPU-", 4) != 0 && strncmp(text, "MIG-", 4) != 0)
+        return false;
+    const char *cursor = text + 4;
+    for (int index = 0; index < 16; index++) {
+        if (*cursor == '-')
+            cursor++;
+        int high = hex_value(cursor[0]), low = high < 0 ? -1 : hex_value(cursor[1]);
+        if (low < 0)
+            return false;
+        uuid[index] = (unsigned char)(high << 4 | low);
+        cursor += 2;
+    }
+    memcpy(ret_uuid, uuid, sizeof uuid);
+    return *cursor == '\0';
+}
+
+int tf_container_gpu(const struct tf_container *self, const unsigned char uuid[16])
+{
+    for (uint32_t gpu = 0; gpu < self->gpu_count; gpu++)
+        if (memcmp(self->uuids[gpu], uuid, 16) == 0)
+            return (int)gpu;
+    return -1;
+}
+
+static void take_quota(struct tf_quota *quota, const struct tenfold_gpu_config *config)
+{
+    atomic_store(&quota->memory_limit_bytes, config->memory_limit_bytes);
+    atomic_store(&quota->overhead_reserve_bytes, config->overhead_reserve_bytes);
+    atomic_store(&quota->core_limit_percent, config->core_limit_percent < 100 ? config->core_limit_percent : 0);
+    atomic_store(&quota->mode, config->mode);
+    atomic_store(&quota->priority, config->priority);
+    atomic_store(&quota->neighbours, config->neighbours);
+    atomic_store(&quota->is_listed, true);
+}
+
+static const struct tenfold_gpu_config *config_of(const struct tenfold_config_copy *copy, const unsigned char uuid[16])
+{
+    for (uint32_t index = 0; index < copy->gpu_count; index++) {
+        unsigned char other[16];
+        if (tf_uuid_parse(copy->gpus[index].uuid, other) && memcmp(uuid, other, 16) == 0)
+            return &copy->gpus[index];
+    }
+    return NULL;
+}
+
+static void take_copy(struct tf_container *self, const struct tenfold_config_copy *copy)
+{
+    bool has_core_limits = false;
+    for (uint32_t gpu = 0; gpu < self->gpu_count; gpu++) {
+        const struct tenfold_gpu_config *config = config_of(copy, self->uuids[gpu]);
+        if (!config) {
+            atomic_store(&self->quotas[gpu].is_listed, false);
+            continue;
+        }
+        take_quota(&self->quotas[gpu], config);
+        has_core_limits |= config->core_limit_percent % 100 != 0 && config->mode != TENFOLD_MODE_OFF;
+    }
+    atomic_store(&self->view, copy->view);
+    atomic_store(&self->has_core_limits, has_core_limits);
+    atomic_store_explicit(&self->generation, copy->generation, memory_order_release);
+}
+
+void tf_container_refresh(struct tf_container *self)
+{
+    if (!self->page
+        || TF_LIKELY(__atomic_load_n(&self->page->generation, __ATOMIC_ACQUIRE)
+            == atomic_load_explicit(&self->generation, memory_order_acquire)))
+        return;
+    struct tenfold_config_copy copy;
+    uint32_t abi;
+    /* a page damaged in both copies keeps the last good quotas in force */
+    if (tf_config_read(self->page, &copy, &abi) != 0 || copy.generation == atomic_load(&self->generation))
+        return;
+    tf_lock_acquire(&self->refresh_lock);
+    if (copy.generation > atomic_load(&self->generation))
+        take_copy(self, &copy);
+    tf_lock_release(&self->refresh_lock);
+}
+
+static const void *map_file(const char *path, size_t bytes, int open_flags, int protection, int *ret_error)
+{
+    int descriptor = open(path, open_flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (descriptor < 0) {
+        *ret_error = errno;
+        return NULL;
+    }
+    off_t size = lseek(descriptor, 0, SEEK_END);
+    void *memory = size == (off_t)bytes ? mmap(NULL, bytes, protection, MAP_SHARED, descriptor, 0) : MAP_FAILED;
+    *ret_error = size == (off_t)bytes ? errno : EPROTO;
+    close(descriptor);
+    return memory == MAP_FAILED ? NULL : memory;
+}
+
+/* "<folder>/config" of this process's slice, or NULL: it has none. */
+static const char *find_folder(char path[PATH_BYTES])
+{
+    if (access(SLICE_FOLDER "/config", F_OK) == 0)
+        return strcpy(path, SLICE_FOLDER);
+    const char *folder = secure_getenv(FOLDER_VARIABLE);
+    if (!folder || strlen(folder) > PATH_BYTES - 16)
+        return NULL;
+    return strcpy(path, folder);
+}
+
+static int degrade(uint32_t policy, const char *folder, const char *what, int error)
+{
+    int stance = policy == TENFOLD_POLICY_OPEN ? TF_OPEN : TF_CLOSED;
+    tf_message("%s/%s cannot be used (%s); %s by policy", folder, what, error ? strerror(error) : "damaged or of another version",
+        stance == TF_OPEN ? "no limits" : "no memory is given out");
+    return stance;
+}
+
+static bool is_state_good(const struct tenfold_state *state)
+{
+    return state->header.magic == TENFOLD_STATE_MAGIC && state->header.abi_version == TENFOLD_ABI_VERSION
+        && state->header.file_bytes == sizeof *state;
+}
+
+/* The order of cards is the state's, so that all processes agree; the UUIDs count only as far as the page lists them. */
+static void take_uuids(struct tf_container *self)
+{
+    self->gpu_count = 0;
+    for (uint32_t gpu = 0; gpu < TENFOLD_GPUS_MAX; gpu++) {
+        char text[TENFOLD_UUID_CHARS];
+        memcpy(text, self->state->gpus[gpu].uuid, sizeof text);
+        text[sizeof text - 1] = '\0';
+        if (!tf_uuid_parse(text, self->uuids[gpu]))
+            return;
+        self->gpu_count = gpu + 1;
+    }
+}
+
+static int attach_to(struct tf_container *self, const char *folder)
+{
+    char path[PATH_BYTES];
+    struct tenfold_config_copy copy;
+    uint32_t abi = 0;
+    int error = 0;
+    strcat(strcpy(path, folder), "/config");
+    self->page = map_file(path, TENFOLD_CONFIG_BYTES, O_RDONLY, PROT_READ, &error);
+    if (!self->page || tf_config_read(self->page, &copy, &abi) != 0)
+        return degrade(TENFOLD_POLICY_CLOSED, folder, "config", self->page ? 0 : error);
+
+    strcat(strcpy(path, folder), "/state");
+    self->state = (struct tenfold_state *)map_file(path, TENFOLD_STATE_BYTES, O_RDWR, PROT_READ | PROT_WRITE, &error);
+    if (!self->state || !is_state_good(self->state))
+        return degrade(copy.policy, folder, "state", self->state ? 0 : error);
+    self->policy = copy.policy;
+    take_uuids(self);
+    take_copy(self, &copy);
+    error = tf_slots_attach(self->state, &self->self, &self->slot);
+    if (error) {
+        if (copy.policy == TENFOLD_POLICY_OPEN)
+            __atomic_fetch_add(&self->state->open_fallbacks, 1, __ATOMIC_RELAXED);
+        return degrade(copy.policy, folder, "state", -error);
+    }
+    return TF_ENFORCED;
+}
+
+static void detach_inherited(struct tf_container *self)
+{
+    if (self->page)
+        munmap((void *)self->page, TENFOLD_CONFIG_BYTES);
+    if (self->state)
+        munmap(self->state, TENFOLD_STATE_BYTES);
+    self->page = NULL;
+    self->state = NULL;
+    atomic_store(&self->generation, 0);
+    atomic_store(&self->has_core_limits, false);
+    atomic_store(&self->refresh_lock.word, 0);
+    tf_ledger_reset();
+    tf_measure_reset();
+}
+
+static void attach(struct tf_container *self)
+{
+    int saved_errno = errno;
+    char folder[PATH_BYTES];
+    detach_inherited(self);
+    tf_process_self(&self->self);
+    int stance = find_folder(folder) ? attach_to(self, folder) : tf_standalone_attach(self);
+    atomic_store(&self->stance, stance);
+    errno = saved_errno;
+}
+
+struct tf_container *tf_container(void)
+{
+    struct mark *mark = atomic_load_explicit(&shared_mark, memory_order_acquire);
+    if (TF_LIKELY(mark && atomic_load_explicit(&mark->word, memory_order_acquire) == MARK_ATTACHED))
+        return &container;
+    mark = make_mark();
+    for (;;) {
+        uint32_t none = MARK_NONE;
+        if (atomic_compare_exchange_strong(&mark->word, &none, MARK_BUSY)) {
+            attach(&container);
+            atomic_fetch_add(&process_epoch, 1);
+            atomic_store_explicit(&mark->word, MARK_ATTACHED, memory_order_release);
+            return &container;
+        }
+        if (none == MARK_ATTACHED)
+            return &container;
+        sched_yield(); /* another thread of ours attaches: microseconds */
+    }
+}

@@ -1,0 +1,65 @@
+/* container.h - what this process knows of its slice: limits in force, shared state, its slot in it.
+ *
+ * Contract: tf_container() attaches on first use (any thread, also after fork) and never returns NULL. Limits are refreshed by
+ *           tf_container_refresh(), one load when nothing changed. Nothing here runs in a process that never calls CUDA or NVML. */
+#ifndef TENFOLD_CONTAINER_H
+#define TENFOLD_CONTAINER_H
+
+#include "process.h"
+#include "sync.h"
+#include "tenfold_region.h"
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+enum tf_stance {
+    TF_NO_SLICE, /* no configuration anywhere: everything goes to the driver */
+    TF_ENFORCED,
+    TF_CLOSED, /* a slice that cannot be enforced, policy closed: allocations fail */
+    TF_OPEN,   /* a slice that cannot be enforced, policy open: no limits */
+};
+
+/* Limits of one card, each word by itself atomic; 0 means none. */
+struct tf_quota {
+    _Atomic uint64_t memory_limit_bytes;
+    _Atomic uint64_t overhead_reserve_bytes;
+    _Atomic uint32_t core_limit_percent;
+    _Atomic uint32_t mode;
+    _Atomic int32_t priority;
+    _Atomic uint32_t neighbours;
+    _Atomic bool is_listed; /* the page names this card */
+};
+
+struct tf_container {
+    _Atomic int stance;
+    struct tenfold_state *state; /* valid if ENFORCED */
+    uint32_t slot;
+    uint32_t policy; /* enum tenfold_policy, as of attaching */
+    struct tf_identity self;
+    const struct tenfold_header *page; /* mapped, or NULL (stand-alone) */
+    _Atomic uint64_t generation;       /* of the copy that quotas were taken from */
+    _Atomic bool has_core_limits;      /* any card at all: the launch path's first question */
+    _Atomic uint32_t view;             /* enum tenfold_view bits */
+    struct tf_lock refresh_lock;
+    uint32_t gpu_count;
+    unsigned char uuids[TENFOLD_GPUS_MAX][16];
+    struct tf_quota quotas[TENFOLD_GPUS_MAX];
+};
+
+/* The process's slice, attached. */
+struct tf_container *tf_container(void);
+
+/* Takes over a page that the host has changed since the last call. */
+void tf_container_refresh(struct tf_container *container);
+
+/* Number of a card in the state by its UUID bytes, or -1. */
+int tf_container_gpu(const struct tf_container *container, const unsigned char uuid[16]);
+
+/* "GPU-..." or "MIG-..." to 16 bytes. */
+bool tf_uuid_parse(const char *text, unsigned char ret_uuid[16]);
+
+/* Changes in a forked child: whoever keeps state per process compares it. */
+uint32_t tf_process_epoch(void);
+
+#endif

@@ -1,0 +1,74 @@
+/* helper.c - the one thread of the hook.
+ *
+ * Owns:    its start (detached, all signals blocked, a small stack) and its sleep: on a futex while there is nothing to measure.
+ * Failure: where no thread can be made, launches are charged by their estimates alone and never settled.
+ * Next:    measure.c does the work. */
+#include "helper.h"
+
+#include "loader.h"
+#include "sync.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <time.h>
+
+enum { ASLEEP = 0, AWAKE = 1, NOT_STARTED = 2, IMPOSSIBLE = 3 };
+
+static _Atomic uint32_t helper_state = NOT_STARTED;
+
+static void *helper_main(void *unused)
+{
+    (void)unused;
+    for (;;) {
+        uint64_t nap_ns = tf_measure_poll();
+        if (nap_ns != UINT64_MAX) {
+            struct timespec nap = {(time_t)(nap_ns / 1000000000u), (long)(nap_ns % 1000000000u)};
+            nanosleep(&nap, NULL);
+            continue;
+        }
+        atomic_store(&helper_state, ASLEEP);
+        if (tf_measure_poll() == UINT64_MAX) /* something may have come before we said so */
+            syscall(SYS_futex, &helper_state, FUTEX_WAIT | FUTEX_PRIVATE_FLAG, ASLEEP, NULL, NULL, 0);
+        atomic_store(&helper_state, AWAKE);
+    }
+    return NULL;
+}
+
+/* pthread_create is found at run time: before glibc 2.34 it lives in a library that we must not need, and that CUDA itself brings. */
+static bool start(void)
+{
+    typedef int create_type(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+    typedef int detach_type(pthread_t);
+    create_type *create = (create_type *)tf_loader_libc("pthread_create");
+    detach_type *detach = (detach_type *)tf_loader_libc("pthread_detach");
+    sigset_t all, before;
+    pthread_t thread;
+    if (!create || !detach)
+        return false;
+    /* raw: sigprocmask is per thread in the kernel, and a new thread inherits it; no signal of the program may land on ours */
+    sigfillset(&all);
+    if (syscall(SYS_rt_sigprocmask, SIG_SETMASK, &all, &before, 8) != 0)
+        return false;
+    bool is_started = create(&thread, NULL, helper_main, NULL) == 0;
+    syscall(SYS_rt_sigprocmask, SIG_SETMASK, &before, NULL, 8);
+    if (is_started)
+        detach(thread);
+    return is_started;
+}
+
+void tf_helper_wake(void)
+{
+    uint32_t seen = atomic_load_explicit(&helper_state, memory_order_acquire);
+    if (TF_LIKELY(seen == AWAKE || seen == IMPOSSIBLE))
+        return;
+    if (seen == NOT_STARTED && atomic_compare_exchange_strong(&helper_state, &seen, AWAKE)) {
+        if (!start())
+            atomic_store(&helper_state, IMPOSSIBLE);
+        return;
+    }
+    atomic_store(&helper_state, AWAKE);
+    syscall(SYS_futex, &helper_state, FUTEX_WAKE | FUTEX_PRIVATE_FLAG, 1, NULL, NULL, 0);
+}
+
+void tf_helper_reset(void) { atomic_store(&helper_state, NOT_STARTED); }

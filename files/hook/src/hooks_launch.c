@@ -1,0 +1,72 @@
+/* hooks_launch.c - work for the card: every way to launch it passes the gate, in both stream flavours.
+ *
+ * Fast:    without a core limit a launch costs four loads; with one, no clock and no shared cache line until a grant is used up.
+ * Promise: a launch that the driver refuses costs nothing; a captured stream is neither gated nor measured, its graph is.
+ * Next:    measure.c. */
+#include "measure.h"
+
+static bool is_limited(struct tf_container *container)
+{
+    tf_container_refresh(container);
+    return TF_UNLIKELY(atomic_load_explicit(&container->has_core_limits, memory_order_relaxed))
+        && atomic_load_explicit(&container->stance, memory_order_relaxed) == TF_ENFORCED;
+}
+
+/* `key` is evaluated only for a limited launch. */
+#define LAUNCH(symbol, key, stream, per_thread, arguments) \
+    const struct tf_cuda *cuda = tf_cuda(); \
+    if (TF_UNLIKELY(!cuda || !cuda->symbol)) \
+        return CUDA_ERROR_NOT_INITIALIZED; \
+    struct tf_container *container = tf_container(); \
+    if (!is_limited(container)) \
+        return cuda->symbol arguments; \
+    struct tf_launch launch; \
+    tf_launch_begin(&launch, container, cuda, key, (struct tf_stream){stream, per_thread}); \
+    return tf_launch_end(&launch, cuda->symbol arguments)
+
+#define KERNEL_KEY tf_limit_key(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes)
+#define KERNEL_ARGUMENTS function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters
+
+CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y,
+    unsigned int block_z, unsigned int shared_bytes, CUstream stream, void **parameters, void **extra)
+{
+    LAUNCH(cuLaunchKernel, KERNEL_KEY, stream, false, (KERNEL_ARGUMENTS, extra));
+}
+
+CUresult cuLaunchKernel_ptsz(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x,
+    unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, CUstream stream, void **parameters, void **extra)
+{
+    LAUNCH(cuLaunchKernel_ptsz, KERNEL_KEY, stream, true, (KERNEL_ARGUMENTS, extra));
+}
+
+CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x,
+    unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, CUstream stream, void **parameters)
+{
+    LAUNCH(cuLaunchCooperativeKernel, KERNEL_KEY, stream, false, (KERNEL_ARGUMENTS));
+}
+
+CUresult cuLaunchCooperativeKernel_ptsz(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x,
+    unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, CUstream stream, void **parameters)
+{
+    LAUNCH(cuLaunchCooperativeKernel_ptsz, KERNEL_KEY, stream, true, (KERNEL_ARGUMENTS));
+}
+
+static uint64_t config_key(const CUlaunchConfig *config, CUfunction function)
+{
+    return tf_limit_key(function, config->grid_x, config->grid_y, config->grid_z, config->block_x, config->block_y, config->block_z,
+        config->shared_bytes);
+}
+
+CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra)
+{
+    if (!config)
+        return CUDA_ERROR_INVALID_VALUE;
+    LAUNCH(cuLaunchKernelEx, config_key(config, function), config->stream, false, (config, function, parameters, extra));
+}
+
+CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra)
+{
+    if (!config)
+        return CUDA_ERROR_INVALID_VALUE;
+    LAUNCH(cuLaunchKernelEx_ptsz, config_key(config, function), config->stream, true, (config, function, parameters, extra));
+}

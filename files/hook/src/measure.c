@@ -1,0 +1,419 @@
+/* measure.c - what launches really cost.
+ *
+ * Owns:    per card: this process's half of the limiter, pairs of events in flight, one clock for them; the helper thread.
+ * Clock:   cuEventElapsedTime returns float milliseconds, exact enough only over short times. So each measured end becomes the reference for
+ *          the next begin; the first of a context is anchored to CLOCK_MONOTONIC.
+ * Threads: `lock` guards the queue and every use of an event; the launch path takes it only where the limiter asks for an event.
+ * Cost:    the helper sleeps until the time at which the limiter's estimate says that the head of the queue is done.
+ * Next:    limit.c, hooks_launch.c. */
+#include "measure.h"
+
+#include "device.h"
+#include "helper.h"
+#include "nested.h"
+#include "sync.h"
+
+#include <limits.h>
+#include <string.h>
+#include <time.h>
+
+enum { QUEUE_MAX = 64, SPARE_EVENTS = 32 };
+#define NAP_MIN_NS 50000ull
+#define NAP_MAX_NS 2000000ull
+#define CLOCK_GAP_NS 5000000000ull /* beyond this an event of the past is no good reference any more */
+
+struct stretch {
+    CUevent begin, end;
+    CUcontext context;
+    struct tf_limit_segment segment;
+    uint64_t expected_ns; /* when it should be done */
+    bool is_used;
+};
+
+struct spare {
+    CUevent event;
+    CUcontext context;
+};
+
+struct card {
+    struct tf_limit_process process;
+    struct tf_lock lock;
+    struct stretch queue[QUEUE_MAX];
+    uint32_t first, count; /* a ring; settled out of order, removed in order */
+    CUevent open_begin;
+    CUcontext open_context;
+    CUstream open_stream;
+    bool open_is_per_thread;
+    uint64_t expected_end_ns;
+    CUevent reference;
+    CUcontext reference_context;
+    uint64_t reference_ns;
+    struct spare spares[SPARE_EVENTS];
+    uint32_t spare_count;
+};
+
+static struct card cards[TENFOLD_GPUS_MAX];
+
+static uint64_t now_ns(void)
+{
+    struct timespec now = {0, 0};
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static struct tf_limit_state *limiter_of(struct tf_container *container, int gpu)
+{
+    return (struct tf_limit_state *)container->state->gpus[gpu].limiter;
+}
+
+static struct tf_limit_policy policy_of(struct tf_container *container, int gpu)
+{
+    struct tf_quota *quota = &container->quotas[gpu];
+    tf_container_refresh(container);
+    return (struct tf_limit_policy){
+        .limit_percent = atomic_load_explicit(&quota->core_limit_percent, memory_order_relaxed),
+        .mode = atomic_load_explicit(&quota->mode, memory_order_relaxed),
+        .pressure = atomic_load_explicit(&quota->neighbours, memory_order_relaxed) ? TF_LIMIT_PRESSURE_EQUAL : TF_LIMIT_PRESSURE_NONE,
+    };
+}
+
+/* --- events; all with the card's lock ------------------------------------------------------------------------------------------ */
+
+static CUevent take_event(struct card *card, const struct tf_cuda *cuda, CUcontext context)
+{
+    CUevent event = NULL;
+    for (uint32_t index = 0; index < card->spare_count; index++) {
+        if (card->spares[index].context != context)
+            continue;
+        event = card->spares[index].event;
+        card->spares[index] = card->spares[--card->spare_count];
+        return event;
+    }
+    return cuda->cuEventCreate(&event, CU_EVENT_DEFAULT) == CUDA_SUCCESS ? event : NULL;
+}
+
+static void give_event(struct card *card, const struct tf_cuda *cuda, CUevent event, CUcontext context)
+{
+    if (!event)
+        return;
+    if (card->spare_count < SPARE_EVENTS)
+        card->spares[card->spare_count++] = (struct spare){event, context};
+    else
+        cuda->cuEventDestroy_v2(event);
+}
+
+static bool record(const struct tf_cuda *cuda, CUevent event, CUstream stream, bool is_per_thread)
+{
+    CUresult (*record_on)(CUevent, CUstream) = is_per_thread && cuda->cuEventRecord_ptsz ? cuda->cuEventRecord_ptsz : cuda->cuEventRecord;
+    return event && record_on(event, stream) == CUDA_SUCCESS;
+}
+
+static void drop_open(struct card *card, const struct tf_cuda *cuda)
+{
+    give_event(card, cuda, card->open_begin, card->open_context);
+    card->open_begin = NULL;
+}
+
+static void wake_waiters(struct tf_container *container, int gpu, int what)
+{
+    if (what & TF_LIMIT_WAKE)
+        syscall(SYS_futex, &limiter_of(container, gpu)->wake_word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+static void lose(struct tf_container *container, int gpu, const struct tf_limit_segment *segment)
+{
+    int what;
+    while ((what = tf_limit_lose(limiter_of(container, gpu), &cards[gpu].process, segment)) == TF_LIMIT_RETRY)
+        continue; /* another thread is in a short critical part */
+    wake_waiters(container, gpu, what);
+}
+
+/* --- the launch's side --------------------------------------------------------------------------------------------------------- */
+
+static uint64_t stream_number(struct tf_stream stream)
+{
+    if ((uintptr_t)stream.handle > 2)
+        return (uint64_t)(uintptr_t)stream.handle;
+    return stream.is_per_thread || (uintptr_t)stream.handle == 2 ? 2 : 1;
+}
+
+static bool is_capturing(const struct tf_cuda *cuda, struct tf_stream stream)
+{
+    int status = CU_STREAM_CAPTURE_STATUS_NONE;
+    CUresult (*ask)(CUstream, int *) = stream.is_per_thread && cuda->cuStreamIsCapturing_ptsz ? cuda->cuStreamIsCapturing_ptsz : cuda->cuStreamIsCapturing;
+    return ask && (ask(stream.handle, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE);
+}
+
+/* A stretch is done being launched: into the queue, measured or (no event, no room) lost. */
+static void enqueue(struct tf_container *container, const struct tf_cuda *cuda, int gpu, const struct tf_limit_segment *segment)
+{
+    struct card *card = &cards[gpu];
+    struct stretch stretch = {.begin = card->open_begin, .context = card->open_context, .segment = *segment, .is_used = true};
+    card->open_begin = NULL;
+    if (stretch.begin)
+        stretch.end = take_event(card, cuda, stretch.context);
+    if (!stretch.begin || card->count == QUEUE_MAX || !record(cuda, stretch.end, card->open_stream, card->open_is_per_thread)) {
+        give_event(card, cuda, stretch.begin, stretch.context);
+        give_event(card, cuda, stretch.end, stretch.context);
+        lose(container, gpu, segment);
+        return;
+    }
+    uint64_t now = now_ns();
+    card->expected_end_ns = (card->expected_end_ns > now ? card->expected_end_ns : now) + segment->charged_ns;
+    stretch.expected_ns = card->expected_end_ns;
+    card->queue[(card->first + card->count++) % QUEUE_MAX] = stretch;
+    tf_helper_wake();
+}
+
+void tf_measure_close(struct tf_container *container, const struct tf_cuda *cuda)
+{
+    for (uint32_t gpu = 0; gpu < container->gpu_count; gpu++) {
+        struct tf_limit_segment segment;
+        if (!cards[gpu].open_begin || !tf_limit_close(&cards[gpu].process, now_ns(), &segment))
+            continue;
+        tf_lock_acquire(&cards[gpu].lock);
+        enqueue(container, cuda, (int)gpu, &segment);
+        tf_lock_release(&cards[gpu].lock);
+    }
+}
+
+static void wait_for_credit(struct tf_container *container, int gpu, const struct tf_limit_ticket *ticket)
+{
+    uint64_t now = now_ns();
+    if (ticket->wait_until_ns <= now)
+        return;
+    uint64_t left_ns = ticket->wait_until_ns - now;
+    struct timespec left = {(time_t)(left_ns / 1000000000u), (long)(left_ns % 1000000000u)};
+    syscall(SYS_futex, &limiter_of(container, gpu)->wake_word, FUTEX_WAIT, ticket->wake_seen, &left, NULL, 0);
+}
+
+static void begin_stretch(struct tf_launch *launch)
+{
+    struct card *card = &cards[launch->gpu];
+    CUcontext context = NULL;
+    if (launch->cuda->cuCtxGetCurrent(&context) != CUDA_SUCCESS)
+        context = NULL;
+    tf_lock_acquire(&card->lock);
+    drop_open(card, launch->cuda);
+    CUevent event = context ? take_event(card, launch->cuda, context) : NULL;
+    if (record(launch->cuda, event, launch->stream.handle, launch->stream.is_per_thread)) {
+        card->open_begin = event;
+        card->open_context = context;
+        card->open_stream = launch->stream.handle;
+        card->open_is_per_thread = launch->stream.is_per_thread;
+    } else {
+        give_event(card, launch->cuda, event, context);
+    }
+    tf_lock_release(&card->lock);
+}
+
+static void pass_gate(struct tf_launch *launch, uint64_t key)
+{
+    struct tf_container *container = launch->container;
+    struct tf_limit_process *process = &cards[launch->gpu].process;
+    uint64_t stream = stream_number(launch->stream);
+    if (tf_limit_enter(process, key, stream, &launch->ticket))
+        return;
+    for (;;) {
+        struct tf_limit_policy policy = policy_of(container, launch->gpu);
+        if (tf_limit_gate(limiter_of(container, launch->gpu), process, &policy, key, stream, now_ns(), &launch->ticket) == TF_LIMIT_GO)
+            return;
+        tf_measure_close(container, launch->cuda);
+        wait_for_credit(container, launch->gpu, &launch->ticket);
+    }
+}
+
+void tf_launch_begin(struct tf_launch *launch, struct tf_container *container, const struct tf_cuda *cuda, uint64_t key, struct tf_stream stream)
+{
+    *launch = (struct tf_launch){.container = container, .cuda = cuda, .stream = stream, .gpu = -1};
+    int gpu = container->gpu_count == 1 && container->page ? 0 : tf_device_current(container, cuda);
+    if (gpu < 0 || tf_is_nested() || is_capturing(cuda, stream))
+        return;
+    uint32_t limit_percent = atomic_load_explicit(&container->quotas[gpu].core_limit_percent, memory_order_relaxed);
+    if (limit_percent == 0 || atomic_load_explicit(&container->quotas[gpu].mode, memory_order_relaxed) == TENFOLD_MODE_OFF)
+        return;
+    launch->gpu = gpu;
+    pass_gate(launch, key);
+    if (launch->ticket.flags & TF_LIMIT_BEGIN)
+        begin_stretch(launch);
+}
+
+CUresult tf_launch_end(struct tf_launch *launch, CUresult result)
+{
+    if (launch->gpu < 0)
+        return result;
+    struct card *card = &cards[launch->gpu];
+    if (result != CUDA_SUCCESS) {
+        tf_limit_cancel(&card->process, &launch->ticket);
+        if (launch->ticket.flags & TF_LIMIT_BEGIN) {
+            tf_lock_acquire(&card->lock);
+            drop_open(card, launch->cuda);
+            tf_lock_release(&card->lock);
+        }
+    } else if (launch->ticket.flags & TF_LIMIT_END) {
+        tf_lock_acquire(&card->lock);
+        enqueue(launch->container, launch->cuda, launch->gpu, &launch->ticket.segment);
+        tf_lock_release(&card->lock);
+    }
+    return result;
+}
+
+/* --- the helper's side --------------------------------------------------------------------------------------------------------- */
+
+static bool elapsed_ns(const struct tf_cuda *cuda, CUevent begin, CUevent end, uint64_t *ret_ns)
+{
+    float milliseconds = 0;
+    if (cuda->cuEventElapsedTime(&milliseconds, begin, end) != CUDA_SUCCESS)
+        return false;
+    *ret_ns = milliseconds > 0 ? (uint64_t)((double)milliseconds * 1e6) : 0;
+    return true;
+}
+
+/* When the stretch began on the card's one clock. */
+static uint64_t begin_on_clock(struct card *card, const struct tf_cuda *cuda, const struct stretch *stretch, uint64_t duration_ns, uint64_t now)
+{
+    uint64_t since_ns, arrived_ns = now > duration_ns ? now - duration_ns : 0;
+    float milliseconds = 0;
+    if (!card->reference || card->reference_context != stretch->context || now - card->reference_ns > CLOCK_GAP_NS
+        || cuda->cuEventElapsedTime(&milliseconds, card->reference, stretch->begin) != CUDA_SUCCESS)
+        return arrived_ns;
+    /* negative: it began before the reference ended, on another stream */
+    since_ns = (uint64_t)((double)(milliseconds < 0 ? -milliseconds : milliseconds) * 1e6);
+    uint64_t began_ns = milliseconds < 0 ? card->reference_ns - since_ns : card->reference_ns + since_ns;
+    return began_ns < arrived_ns ? began_ns : arrived_ns; /* never in the future */
+}
+
+/* false: the limiter is busy in another thread, ask again. */
+static bool settle(struct tf_container *container, const struct tf_cuda *cuda, int gpu, struct stretch *stretch)
+{
+    struct card *card = &cards[gpu];
+    uint64_t duration_ns, now = now_ns();
+    struct tf_limit_policy policy = policy_of(container, gpu);
+    if (!elapsed_ns(cuda, stretch->begin, stretch->end, &duration_ns)) {
+        lose(container, gpu, &stretch->segment);
+        return true;
+    }
+    uint64_t began_ns = begin_on_clock(card, cuda, stretch, duration_ns, now);
+    int what = tf_limit_settle(limiter_of(container, gpu), &card->process, &policy, &stretch->segment, began_ns, began_ns + duration_ns, now);
+    if (what == TF_LIMIT_RETRY)
+        return false;
+    wake_waiters(container, gpu, what);
+    give_event(card, cuda, card->reference, card->reference_context);
+    card->reference = stretch->end;
+    card->reference_context = stretch->context;
+    card->reference_ns = began_ns + duration_ns;
+    stretch->end = NULL;
+    uint64_t used_ns = atomic_load_explicit(&limiter_of(container, gpu)->used_ns, memory_order_relaxed);
+    __atomic_store_n(&container->state->gpus[gpu].gpu_time_us, used_ns / 1000u, __ATOMIC_RELAXED);
+    return true;
+}
+
+/* Looks at one stretch; true: it is dealt with. */
+static bool poll_stretch(struct tf_container *container, const struct tf_cuda *cuda, int gpu, struct stretch *stretch)
+{
+    CUcontext popped;
+    if (cuda->cuCtxPushCurrent_v2(stretch->context) != CUDA_SUCCESS) {
+        lose(container, gpu, &stretch->segment);
+        return true;
+    }
+    CUresult result = cuda->cuEventQuery(stretch->end);
+    bool is_done = result != CUDA_ERROR_NOT_READY;
+    if (result == CUDA_SUCCESS)
+        is_done = settle(container, cuda, gpu, stretch);
+    else if (is_done)
+        lose(container, gpu, &stretch->segment);
+    cuda->cuCtxPopCurrent_v2(&popped);
+    return is_done;
+}
+
+static void retire(struct card *card, const struct tf_cuda *cuda, struct stretch *stretch)
+{
+    give_event(card, cuda, stretch->begin, stretch->context);
+    give_event(card, cuda, stretch->end, stretch->context);
+    *stretch = (struct stretch){.is_used = false};
+    while (card->count && !card->queue[card->first].is_used) {
+        card->first = (card->first + 1) % QUEUE_MAX;
+        card->count--;
+    }
+}
+
+/* One round over a card's queue. Returns nanoseconds until the next is worth it, UINT64_MAX for an empty queue. */
+static uint64_t poll_card(struct tf_container *container, const struct tf_cuda *cuda, int gpu)
+{
+    struct card *card = &cards[gpu];
+    uint64_t nap_ns = UINT64_MAX;
+    tf_lock_acquire(&card->lock);
+    for (uint32_t index = 0, count = card->count, first = card->first; index < count; index++) {
+        struct stretch *stretch = &card->queue[(first + index) % QUEUE_MAX];
+        if (!stretch->is_used)
+            continue;
+        if (poll_stretch(container, cuda, gpu, stretch)) {
+            retire(card, cuda, stretch);
+            continue;
+        }
+        uint64_t now = now_ns(), left_ns = stretch->expected_ns > now ? stretch->expected_ns - now : stretch->segment.charged_ns / 16;
+        left_ns = left_ns < NAP_MIN_NS ? NAP_MIN_NS : left_ns > NAP_MAX_NS ? NAP_MAX_NS : left_ns;
+        nap_ns = left_ns < nap_ns ? left_ns : nap_ns;
+    }
+    tf_lock_release(&card->lock);
+    return nap_ns;
+}
+
+uint64_t tf_measure_poll(void)
+{
+    struct tf_container *container = tf_container();
+    const struct tf_cuda *cuda = tf_cuda();
+    uint64_t nap_ns = UINT64_MAX;
+    if (!cuda || atomic_load(&container->stance) != TF_ENFORCED)
+        return nap_ns;
+    for (uint32_t gpu = 0; gpu < container->gpu_count; gpu++) {
+        if (!cards[gpu].count)
+            continue;
+        uint64_t card_nap_ns = poll_card(container, cuda, (int)gpu);
+        nap_ns = card_nap_ns < nap_ns ? card_nap_ns : nap_ns;
+    }
+    return nap_ns;
+}
+
+/* --- the end of contexts and processes ------------------------------------------------------------------------------------------ */
+
+static void forget_on(struct tf_container *container, int gpu, CUcontext context)
+{
+    struct card *card = &cards[gpu];
+    if (card->open_begin && (!context || card->open_context == context))
+        card->open_begin = NULL;
+    if (card->reference && (!context || card->reference_context == context))
+        card->reference = NULL;
+    for (uint32_t index = 0; index < card->spare_count;) {
+        if (!context || card->spares[index].context == context)
+            card->spares[index] = card->spares[--card->spare_count];
+        else
+            index++;
+    }
+    for (uint32_t index = 0, count = card->count, first = card->first; index < count; index++) {
+        struct stretch *stretch = &card->queue[(first + index) % QUEUE_MAX];
+        if (!stretch->is_used || (context && stretch->context != context))
+            continue;
+        lose(container, gpu, &stretch->segment);
+        stretch->begin = stretch->end = NULL; /* the driver destroys them with the context */
+        retire(card, NULL, stretch);
+    }
+}
+
+void tf_measure_forget(CUcontext context)
+{
+    struct tf_container *container = tf_container();
+    if (atomic_load(&container->stance) != TF_ENFORCED)
+        return;
+    for (uint32_t gpu = 0; gpu < container->gpu_count; gpu++) {
+        tf_lock_acquire(&cards[gpu].lock);
+        forget_on(container, (int)gpu, context);
+        tf_lock_release(&cards[gpu].lock);
+    }
+}
+
+void tf_measure_reset(void)
+{
+    memset((void *)cards, 0, sizeof cards);
+    tf_helper_reset();
+}

@@ -1,0 +1,159 @@
+/* memory.c - reserving bytes of the slice around a driver call.
+ *
+ * Owns: the order of charge, driver call and ledger entry; what happens when the limit says no (first look for dead processes and for pools
+ *       that shrank, then refuse and count).
+ * Next: hooks_memory.c and hooks_pool.c wrap the driver's calls; account.c keeps the sums. */
+#include "memory.h"
+
+#include "account.h"
+#include "device.h"
+#include "slots.h"
+#include "sync.h"
+
+/* How the driver cuts memory: small allocations share blocks of 2 MiB in steps of 512 bytes, larger ones get blocks of their own.
+ * Source: granularity that cuMemGetAllocationGranularity reports, and the step that NVML shows for cuMemAlloc. */
+#define GRANULE_BYTES 512ull
+#define BLOCK_BYTES (2ull << 20)
+#define SMALL_BYTES (1ull << 20)
+
+static uint64_t round_up(uint64_t bytes, uint64_t step)
+{
+    return bytes > UINT64_MAX - step ? UINT64_MAX : (bytes + step - 1) / step * step;
+}
+
+uint64_t tf_memory_rounded(uint64_t bytes) { return round_up(bytes, bytes < SMALL_BYTES ? GRANULE_BYTES : BLOCK_BYTES); }
+
+/* Strict mode: what contexts and modules of a process take is reserved before its first allocation on the card. */
+static _Atomic uint32_t overhead_epoch[TENFOLD_GPUS_MAX];
+
+static int charge_overhead(struct tf_container *container, int gpu, uint64_t limit_bytes)
+{
+    uint64_t overhead_bytes = atomic_load_explicit(&container->quotas[gpu].overhead_reserve_bytes, memory_order_relaxed);
+    uint32_t epoch = tf_process_epoch(), seen = atomic_load_explicit(&overhead_epoch[gpu], memory_order_relaxed);
+    if (TF_LIKELY(!overhead_bytes || seen == epoch) || !atomic_compare_exchange_strong(&overhead_epoch[gpu], &seen, epoch))
+        return 0;
+    int error = tf_account_charge(container->state, container->slot, (uint32_t)gpu, overhead_bytes, limit_bytes);
+    if (error)
+        atomic_store(&overhead_epoch[gpu], seen);
+    return error;
+}
+
+static int charge(struct tf_container *container, int gpu, uint64_t bytes)
+{
+    uint64_t limit_bytes = atomic_load_explicit(&container->quotas[gpu].memory_limit_bytes, memory_order_relaxed);
+    int error = charge_overhead(container, gpu, limit_bytes);
+    return error ? error : tf_account_charge(container->state, container->slot, (uint32_t)gpu, bytes, limit_bytes);
+}
+
+static CUresult charge_or_refuse(struct tf_container *container, int gpu, uint64_t bytes)
+{
+    if (TF_LIKELY(charge(container, gpu, bytes) == 0))
+        return CUDA_SUCCESS;
+    tf_slots_reap(container->state, &container->self);
+    if (charge(container, gpu, bytes) == 0)
+        return CUDA_SUCCESS;
+    __atomic_fetch_add(&container->state->gpus[gpu].refusals, 1, __ATOMIC_RELAXED);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* Does this stance charge at all? If not, *ret_result is what the allocation gets. */
+static bool is_charging(struct tf_container *container, int gpu, CUresult *ret_result)
+{
+    int stance = atomic_load_explicit(&container->stance, memory_order_relaxed);
+    *ret_result = CUDA_SUCCESS;
+    if (TF_UNLIKELY(stance != TF_ENFORCED)) {
+        if (stance == TF_CLOSED)
+            *ret_result = CUDA_ERROR_OUT_OF_MEMORY;
+        return false;
+    }
+    if (gpu == TF_DEVICE_UNKNOWN) /* the driver will refuse by itself */
+        return false;
+    if (gpu == TF_DEVICE_UNLISTED || !atomic_load_explicit(&container->quotas[gpu].is_listed, memory_order_relaxed)) {
+        if (container->policy == TENFOLD_POLICY_CLOSED)
+            *ret_result = CUDA_ERROR_OUT_OF_MEMORY;
+        return false;
+    }
+    return true;
+}
+
+CUresult tf_memory_reserve(struct tf_container *container, int gpu, uint64_t bytes, struct tf_reservation *ret)
+{
+    CUresult result;
+    tf_container_refresh(container);
+    *ret = (struct tf_reservation){container, -1, 0};
+    if (!is_charging(container, gpu, &result))
+        return result;
+    result = charge_or_refuse(container, gpu, bytes);
+    if (result == CUDA_SUCCESS)
+        *ret = (struct tf_reservation){container, gpu, bytes};
+    return result;
+}
+
+CUresult tf_memory_adjust(struct tf_reservation *reservation, uint64_t bytes)
+{
+    struct tf_container *container = reservation->container;
+    if (reservation->gpu < 0 || bytes == reservation->bytes)
+        return CUDA_SUCCESS;
+    if (bytes > reservation->bytes) {
+        CUresult result = charge_or_refuse(container, reservation->gpu, bytes - reservation->bytes);
+        if (result != CUDA_SUCCESS)
+            return result;
+    } else {
+        tf_account_release(container->state, container->slot, (uint32_t)reservation->gpu, reservation->bytes - bytes);
+    }
+    reservation->bytes = bytes;
+    return CUDA_SUCCESS;
+}
+
+void tf_memory_undo(const struct tf_reservation *reservation)
+{
+    if (reservation->gpu >= 0 && reservation->bytes)
+        tf_account_release(reservation->container->state, reservation->container->slot, (uint32_t)reservation->gpu, reservation->bytes);
+}
+
+static void release(struct tf_container *container, const struct tf_entry *entry)
+{
+    if (entry->bytes)
+        tf_account_release(container->state, container->slot, entry->gpu, entry->bytes);
+}
+
+CUresult tf_memory_keep(const struct tf_reservation *reservation, enum tf_kind kind, uint64_t key, uint64_t context)
+{
+    if (reservation->gpu < 0)
+        return CUDA_SUCCESS;
+    struct tf_entry entry = {.key = key, .context = context, .bytes = reservation->bytes, .kind = (uint8_t)kind, .gpu = (uint8_t)reservation->gpu};
+    struct tf_entry replaced;
+    if (tf_ledger_add(&entry, &replaced) != 0)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    if (TF_UNLIKELY(replaced.kind))
+        release(reservation->container, &replaced);
+    return CUDA_SUCCESS;
+}
+
+bool tf_memory_take(enum tf_kind kind, uint64_t key, struct tf_entry *ret_entry) { return tf_ledger_take(kind, key, ret_entry); }
+
+void tf_memory_gone(struct tf_container *container, const struct tf_entry *entry) { release(container, entry); }
+
+void tf_memory_back(struct tf_container *container, const struct tf_entry *entry)
+{
+    struct tf_entry replaced;
+    if (tf_ledger_add(entry, &replaced) != 0)
+        release(container, entry); /* we lose sight of it rather than leak it */
+    else if (replaced.kind)
+        release(container, &replaced);
+}
+
+bool tf_memory_view(struct tf_container *container, int gpu, uint64_t real_total_bytes, uint64_t *ret_total_bytes, uint64_t *ret_used_bytes)
+{
+    tf_container_refresh(container);
+    if (atomic_load(&container->stance) != TF_ENFORCED || gpu < 0)
+        return false;
+    uint64_t limit_bytes = atomic_load(&container->quotas[gpu].memory_limit_bytes);
+    if (!limit_bytes || !atomic_load(&container->quotas[gpu].is_listed))
+        return false;
+    uint64_t total_bytes = limit_bytes < real_total_bytes ? limit_bytes : real_total_bytes;
+    uint64_t used_bytes = tf_account_used(container->state, (uint32_t)gpu);
+    *ret_total_bytes = total_bytes;
+    *ret_used_bytes = used_bytes < total_bytes ? used_bytes : total_bytes;
+    return true;
+}

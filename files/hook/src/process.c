@@ -1,0 +1,92 @@
+/* process.c - identity (pid, start time, pid namespace) and death.
+ *
+ * Owns: parsing of /proc/<pid>/stat. A pid alone is re-used; with its start time it never is.
+ * Next: slots.c keeps identities in the region. */
+#include "process.h"
+
+#include "decimal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+struct stat_line {
+    char state;
+    uint64_t threads;
+    uint64_t start_ticks;
+};
+
+static bool read_text(const char *path, char *buffer, size_t bytes)
+{
+    int descriptor = open(path, O_RDONLY | O_CLOEXEC);
+    if (descriptor < 0)
+        return false;
+    ssize_t length = read(descriptor, buffer, bytes - 1);
+    close(descriptor);
+    if (length <= 0)
+        return false;
+    buffer[length] = '\0';
+    return true;
+}
+
+/* Fields 3, 20 and 22 of proc(5); the name in field 2 may hold spaces and parentheses, so count from the last one. */
+static bool read_stat(const char *path, struct stat_line *ret_line)
+{
+    char text[1024];
+    if (!read_text(path, text, sizeof text))
+        return false;
+    const char *cursor = strrchr(text, ')');
+    if (!cursor || !cursor[1])
+        return false;
+    cursor += 2;
+    const char *end;
+    struct stat_line line = {.state = *cursor};
+    for (int field = 3; field < 22; field++) {
+        if (field == 20)
+            line.threads = tf_decimal(cursor, &end);
+        cursor = strchr(cursor, ' ');
+        if (!cursor)
+            return false;
+        cursor++;
+    }
+    line.start_ticks = tf_decimal(cursor, &end);
+    *ret_line = line;
+    return true;
+}
+
+void tf_process_self(struct tf_identity *ret_identity)
+{
+    int saved_errno = errno;
+    struct tf_identity identity = {.pid = (uint32_t)getpid()};
+    struct stat_line line;
+    const char *end;
+    char link[64];
+    if (read_stat("/proc/self/stat", &line))
+        identity.start_ticks = line.start_ticks;
+    ssize_t length = readlink("/proc/self/ns/pid", link, sizeof link - 1);
+    if (length > 5) { /* pid:[4026531836] */
+        link[length] = '\0';
+        identity.pid_namespace = tf_decimal(link + 5, &end);
+    }
+    errno = saved_errno;
+    *ret_identity = identity;
+}
+
+bool tf_process_is_dead(uint32_t pid, uint64_t start_ticks, uint64_t start_ticks_mask)
+{
+    int saved_errno = errno;
+    bool is_gone = kill((pid_t)pid, 0) != 0 && errno == ESRCH;
+    char path[32];
+    struct stat_line line;
+    if (!is_gone) {
+        snprintf(path, sizeof path, "/proc/%u/stat", pid);
+        if (read_stat(path, &line))
+            is_gone = (line.start_ticks & start_ticks_mask) != (start_ticks & start_ticks_mask)
+                || ((line.state == 'Z' || line.state == 'X') && line.threads <= 1);
+    }
+    errno = saved_errno;
+    return is_gone;
+}

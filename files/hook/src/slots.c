@@ -1,0 +1,116 @@
+/* slots.c - the processes of a container.
+ *
+ * Owns:    slots[].identity and slots_high_water of the state.
+ * Death:   a slot goes LIVE -> REAPING (under the reaper's identity) -> FREE. A reaper that dies is itself found dead by the next one,
+ *          which starts over; account_reap() can be repeated.
+ * Exec:    a process keeps pid and start time over execve, but not its memory on the card: attach gives back what a former program
+ *          of this very process left.
+ * Next:    account.c for the bytes, container.c for when to attach. */
+#include "slots.h"
+
+#include "account.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <time.h>
+
+enum { PID_SHIFT = 2, START_SHIFT = 24, NAMESPACE_SHIFT = 52 };
+#define PID_MASK 0x3fffffull
+#define START_MASK 0xfffffffull
+#define NAMESPACE_MASK 0xfffull
+
+static uint64_t identity_word(const struct tf_identity *identity, uint64_t slot_state)
+{
+    return slot_state | (identity->pid & PID_MASK) << PID_SHIFT | (identity->start_ticks & START_MASK) << START_SHIFT
+        | (identity->pid_namespace & NAMESPACE_MASK) << NAMESPACE_SHIFT;
+}
+
+static uint64_t load(const uint64_t *word) { return __atomic_load_n(word, __ATOMIC_SEQ_CST); }
+static bool swap(uint64_t *word, uint64_t expected, uint64_t value)
+{
+    return __atomic_compare_exchange_n(word, &expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+}
+
+static uint32_t high_water(const struct tenfold_state *state)
+{
+    uint64_t slots = load(&state->slots_high_water);
+    return slots > TENFOLD_SLOTS_MAX ? TENFOLD_SLOTS_MAX : (uint32_t)slots;
+}
+
+static void raise_high_water(struct tenfold_state *state, uint64_t slots)
+{
+    uint64_t seen = load(&state->slots_high_water);
+    while (seen < slots && !swap(&state->slots_high_water, seen, slots))
+        seen = load(&state->slots_high_water);
+}
+
+/* Of another pid namespace we know nothing: its pids mean other processes here. */
+static bool is_holder_dead(uint64_t word, const struct tf_identity *self)
+{
+    if ((word >> NAMESPACE_SHIFT & NAMESPACE_MASK) != (self->pid_namespace & NAMESPACE_MASK))
+        return false;
+    return tf_process_is_dead((uint32_t)(word >> PID_SHIFT & PID_MASK), word >> START_SHIFT, START_MASK);
+}
+
+static void reap_slot(struct tenfold_state *state, uint32_t slot, uint64_t word, const struct tf_identity *self)
+{
+    uint64_t reaping = identity_word(self, TENFOLD_SLOT_REAPING);
+    if (!swap(&state->slots[slot].identity, word, reaping))
+        return;
+    tf_account_reap(state, slot);
+    if (swap(&state->slots[slot].identity, reaping, TENFOLD_SLOT_FREE))
+        __atomic_fetch_add(&state->reaped, 1, __ATOMIC_RELAXED);
+}
+
+uint32_t tf_slots_reap(struct tenfold_state *state, const struct tf_identity *self)
+{
+    uint32_t found = 0;
+    for (uint32_t slot = 0; slot < high_water(state); slot++) {
+        uint64_t word = load(&state->slots[slot].identity);
+        if (word != TENFOLD_SLOT_FREE && is_holder_dead(word, self)) {
+            reap_slot(state, slot, word, self);
+            found++;
+        }
+    }
+    return found;
+}
+
+/* What an earlier program of this process (before execve) left, or this process left half-reaped. */
+static void reap_former_self(struct tenfold_state *state, const struct tf_identity *self)
+{
+    uint64_t live = identity_word(self, TENFOLD_SLOT_LIVE), reaping = identity_word(self, TENFOLD_SLOT_REAPING);
+    for (uint32_t slot = 0; slot < high_water(state); slot++) {
+        uint64_t word = load(&state->slots[slot].identity);
+        if (word == live || word == reaping)
+            reap_slot(state, slot, word, self);
+    }
+}
+
+static bool take_free_slot(struct tenfold_state *state, const struct tf_identity *self, uint32_t *ret_slot)
+{
+    for (uint32_t slot = 0; slot < TENFOLD_SLOTS_MAX; slot++) {
+        struct tenfold_slot *candidate = &state->slots[slot];
+        if (load(&candidate->identity) != TENFOLD_SLOT_FREE
+            || !swap(&candidate->identity, TENFOLD_SLOT_FREE, identity_word(self, TENFOLD_SLOT_LIVE)))
+            continue;
+        struct timespec now = {0, 0};
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        raise_high_water(state, slot + 1);
+        candidate->pid = self->pid;
+        candidate->start_ticks = self->start_ticks;
+        candidate->pid_namespace = self->pid_namespace;
+        candidate->attached_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+        *ret_slot = slot;
+        return true;
+    }
+    return false;
+}
+
+int tf_slots_attach(struct tenfold_state *state, const struct tf_identity *self, uint32_t *ret_slot)
+{
+    reap_former_self(state, self);
+    if (take_free_slot(state, self, ret_slot))
+        return 0;
+    tf_slots_reap(state, self);
+    return take_free_slot(state, self, ret_slot) ? 0 : -ENOSPC;
+}

@@ -1,0 +1,19 @@
+/* slots.h - the processes of a container: a slot each, taken once, never moved, given back by whoever notices the death.
+ *
+ * Contract: safe against SIGKILL at any instruction, PID reuse, and any number of processes attaching and reaping at once. Nothing waits
+ *           for another process. */
+#ifndef TENFOLD_SLOTS_H
+#define TENFOLD_SLOTS_H
+
+#include "process.h"
+#include "tenfold_region.h"
+
+#include <stdint.h>
+
+/* Takes a slot for this process. 0, or -ENOSPC: all slots belong to living processes. */
+int tf_slots_attach(struct tenfold_state *state, const struct tf_identity *self, uint32_t *ret_slot);
+
+/* Gives back what dead processes of our pid namespace hold; returns how many were found. */
+uint32_t tf_slots_reap(struct tenfold_state *state, const struct tf_identity *self);
+
+#endif
