@@ -95,9 +95,10 @@ class TestANode:
         assert problem.rule == "card_driver_too_old"
         assert "needs driver 450.80.02 or newer, found 440.33.01" in problem.message
 
-    def test_driver_440_serves_a_v100(self) -> None:
-        problems = drivers.check_node(node("440.33.01", name="Tesla V100-SXM2-32GB"), cards.named("v100-32gb"))
-        assert problems == []
+    @pytest.mark.parametrize(("driver", "found"), [("440", []), ("440.33.01", []), ("439.999", ["driver_too_old"])])
+    def test_driver_440_and_newer_serve_a_v100(self, driver: str, found: list[str]) -> None:
+        problems = drivers.check_node(node(driver, name="Tesla V100-SXM2-32GB"), cards.named("v100-32gb"))
+        assert [problem.rule for problem in problems] == found
 
     @pytest.mark.parametrize(
         ("facts", "rule"),

@@ -90,6 +90,11 @@ class TestAFleet:
         assert not offering.problems
         assert "(10 small) does not fit the t4-16gb of 15360 MiB on t4-01" in offering.warnings[0]
 
+    def test_a_card_that_the_table_lacks_is_judged_by_the_memory_that_its_driver_tells(self) -> None:
+        answer = judged({"node": "gpu-01"}, {"node": "z-01", "card": "NVIDIA Z9", "memory_mib": 163840})
+        assert not answer.problems
+        assert "NVIDIA Z9 of 163840 MiB is in no table of cards and judged by its memory alone" in answer.notes()
+
     def test_a_mix_that_no_pool_offers_is_refused(self) -> None:
         answer = judged({"node": "gpu-01", "offers": ["small"]})
         assert "is offered by no node" in str(answer.problems[0])

@@ -95,6 +95,8 @@ def judge(catalogue: Catalogue, card: CardModel, memory_mib: int | None = None, 
             problems.append(Problem(f"{_MIXES_PATH}[{position}]", f"({mixes.spelled(mix)}) does not fit one {place}: {proof.reason}"))
     if published != int(total * catalogue.memory_overcommit_ratio):
         notes.append(f"{place} publishes {published} MiB, the multiple of {catalogue.memory_granularity_mib} below it")
+    if card not in card_models.MODELS:
+        notes.append(f"{place} is in no table of cards and judged by its memory alone")
     return Verdict(
         card=card.name,
         memory_mib=total,
@@ -192,7 +194,7 @@ class FleetVerdict:
 def read_fleet(entries: Any, catalogue: Catalogue) -> list[FleetEntry]:
     """The fleet from an inventory: a list of ``{node, card, count, memory_mib, offers}``; ``card`` defaults to the catalogue's.
 
-    ``card`` may be a model's name or what nvidia-smi prints. Errors: TierError with every problem and its place.
+    ``card`` may be a model's name or what nvidia-smi prints; one that the table lacks needs its memory_mib. Errors: TierError with every problem and its place.
     """
     problems: list[Problem] = []
     fleet = []
@@ -209,20 +211,28 @@ def read_fleet(entries: Any, catalogue: Catalogue) -> list[FleetEntry]:
     return fleet
 
 
+def _unlisted(name: str, memory_mib: int) -> CardModel:
+    """A model that the table lacks, of which the driver told the memory; slices need no more. The rest is not looked at here."""
+    return CardModel(name, (name,), memory_mib, multiprocessors=0, compute_capability=(0, 0), mig_capable=False, driver_minimum="440")
+
+
 def _fleet_entry(entry: Mapping[str, Any], path: str, catalogue: Catalogue, problems: list[Problem]) -> FleetEntry | None:
     before = len(problems)
-    name = entry.get("card") or catalogue.card
-    card = card_models.by_product_name(str(name))
-    try:
-        card = card or card_models.named(str(name))
-    except CardError as error:
-        problems.append(Problem(f"{path}.card", f"is unknown: {error}"))
-    count = entry.get("count", 1)
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        problems.append(Problem(f"{path}.count", f"is {count!r}, expected how many cards, 1 or more"))
+    name = str(entry.get("card") or catalogue.card)
     memory = entry.get("memory_mib")
     if memory is not None and (isinstance(memory, bool) or not isinstance(memory, int) or memory < 1):
         problems.append(Problem(f"{path}.memory_mib", f"is {memory!r}, expected the card's real total in MiB"))
+    card = card_models.by_product_name(name)
+    try:
+        card = card or card_models.named(name)
+    except CardError as error:
+        if isinstance(memory, int):
+            card = _unlisted(name, memory)
+        else:
+            problems.append(Problem(f"{path}.card", f"is unknown: {error}; or give its memory_mib"))
+    count = entry.get("count", 1)
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        problems.append(Problem(f"{path}.count", f"is {count!r}, expected how many cards, 1 or more"))
     known = {tier.name for tier in catalogue.tiers}
     offers = entry.get("offers")
     if offers is not None and (not isinstance(offers, (list, tuple)) or not offers or not set(offers) <= known):
