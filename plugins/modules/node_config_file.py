@@ -167,7 +167,11 @@ def place(module: AnsibleModule, path: Path, text: str | None, mode: int, is_pro
             module.fail_json(
                 msg=f"{module.params['probe'][0]!r} refuses the new text of {str(path)!r}: {cause}; {UNTOUCHED}", probe=verdict
             )
-        module.atomic_move(str(temporary), str(path))
+        if path.exists():
+            module.atomic_move(str(temporary), str(path))  # keeps owner, mode and label of the file
+        else:
+            temporary.rename(path)
+            module.set_default_selinux_context(str(path), False)
     finally:
         if temporary.exists():
             temporary.unlink()

@@ -168,6 +168,8 @@ def merge(text: str | None, rules: Rules, record: Record | None, codec: Codec, w
     document = codec.parse(text or "", where)
     present = codec.plain(document)
     expected = copy.deepcopy(present)
+    if record is not None and not any(_same(lookup(present, one.path, _ABSENT), one.after) for one in record.replaced):
+        record = None  # another tool wrote the file anew: it is the user's own again
     known = {one.path: one for one in record.replaced} if record else {}
     without_us = copy.deepcopy(present)
     _take_back(without_us, list(known.values()))
