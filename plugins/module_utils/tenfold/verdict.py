@@ -194,7 +194,8 @@ class FleetVerdict:
 def read_fleet(entries: Any, catalogue: Catalogue) -> list[FleetEntry]:
     """The fleet from an inventory: a list of ``{node, card, count, memory_mib, offers}``; ``card`` defaults to the catalogue's.
 
-    ``card`` may be a model's name or what nvidia-smi prints; one that the table lacks needs its memory_mib. Errors: TierError with every problem and its place.
+    ``card`` may be a model's name or what nvidia-smi prints; one that the table lacks needs its memory_mib.
+    Errors: TierError with every problem and its place.
     """
     problems: list[Problem] = []
     fleet = []
@@ -292,7 +293,7 @@ def _judge_mix(
     if not tried:
         problems.append(Problem(path, f"({mixes.spelled(mix)}) is offered by no node: no pool offers all of its tiers"))
     elif len(failed) == len(tried):
-        shown = "; ".join(f"on a {kind.place}: {proof.reason}" for proof, kind in failed)
+        shown = "; ".join(f"on one {kind.place}: {proof.reason}" for proof, kind in failed)
         problems.append(Problem(path, f"({mixes.spelled(mix)}) fits no card of the fleet; {shown}"))
     else:
         for proof, kind in failed:
