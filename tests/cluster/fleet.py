@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 
 from . import command, fingerprint, inputs, kubeconfig, layout, leftovers, lock, machine, network, podman, wait
 from .api import Api
@@ -122,10 +123,12 @@ class Fleet:
         return None
 
     def _missing_machine(self, one: Machine) -> str | None:
-        argv = ["podman", "container", "inspect", "--format", "{{.State.Status}}", one.name]
-        done = command.run(argv, env=podman.environment(), allowed=(0, 125))
-        state = done.stdout.strip() or "absent"
-        return None if state == "running" else state
+        """None when the machine runs, else its state in one word; podman's word is not enough, it survives a killed conmon."""
+        argv = ["podman", "container", "inspect", "--format", "{{.State.Status}} {{.State.Pid}}", one.name]
+        state, _, process = command.run(argv, env=podman.environment(), allowed=(0, 125)).stdout.strip().partition(" ")
+        if state != "running":
+            return state or "absent"
+        return None if Path(f"/proc/{process}/root/run/systemd/system").is_dir() else "dead"
 
     def _make(self, made: Inputs) -> None:
         identities = Identities.issue()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,7 +27,7 @@ def held(path: Path, purpose: str) -> Iterator[None]:
             owner = file.read().strip() or "another process"
             raise FleetError(f"cannot {purpose}: {str(path)!r} is held by {owner}; wait for it, or end that process") from error
         file.truncate(0)
-        file.write(f"process {os.getpid()} ({' '.join(Path(word).name for word in sys.argv[:4])}: {purpose})\n")
+        file.write(f"process {os.getpid()} (to {purpose})\n")
         file.flush()
         os.set_inheritable(file.fileno(), False)
         yield
