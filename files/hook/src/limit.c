@@ -29,14 +29,23 @@
 #define CLOCK_JUMP_NS UINT64_C(1000000000)   /* refill time further ahead than this is garbage, not a race */
 #define OBSERVATION_AGE_NS UINT64_C(5000000000) /* NVML's word counts so long */
 #define MEASURED_MAX_NS UINT64_C(600000000000)  /* a kernel above 10 minutes counts as 10 minutes */
-#define BUCKET_NS UINT64_C(128000000)
+#define MEMORY_NS UINT64_C(2500000000) /* over which NVML's and our own sums are compared */
+#define MEMORY_SEGMENTS 16u            /* but at least over so many of the longest segments */
+#define BUCKET_NS UINT64_C(256000000)
 #define TIMELINE_NS (TF_LIMIT_TIMELINE * BUCKET_NS)
 #define SETTLE_NS UINT64_C(20000000) /* from the end of a segment to its settlement, at most: poll and a busy host */
+#define ALONE_NS UINT64_C(100000) /* where batches are not measured, launches above this are measured one by one */
+#define CLUSTER_SAMPLES 12u
 #define RELEARN_EVERY 16u  /* so many grants between two single measurements while batches are measured */
 #define BATCH_GAP_SHARE 4u /* a batch is free of gaps if the host took less than 1/4 of its GPU time to launch it */
 #define ONE UINT32_C(65536)
+#define FACTOR_MIN (ONE / 1024)
 #define RATIO_MIN (ONE / 8)
 #define RATIO_MAX (ONE * 8)
+
+#define WAKE_CREDIT_NS INT64_C(100000) /* credit given back by a settlement that is worth a wake-up */
+#define WAITS_FOR_WORK 1u   /* process.waiting */
+#define WAITS_FOR_CREDIT 2u
 
 #define SEGMENT_UNKNOWN 1u /* segment.flags: its launch had no estimate */
 
@@ -145,24 +154,39 @@ static int64_t refill(struct tf_limit_state *state, const struct tf_limit_policy
 
 /* ---------------------------------------------------------------- contention */
 
-/* Own busy time / measured time, 16.16. Events measure how long our work took, which under time slicing includes the slices of
- * others; NVML says how much of it was ours. */
-static uint32_t busy_share(const struct tf_limit_state *state, uint64_t now_ns)
+/* Events measure how long our work took; under time slicing that includes the slices of others. NVML says how much was ours.
+ *   agreement   nobody interferes: a launch costs what was measured, to the microsecond.
+ *   less        somebody does: what one segment measured says little about its cost, and NVML cannot single it out. A launch costs
+ *               mostly the estimate of its key, times the factor by which NVML's time differs from all estimates of late. Both
+ *               move slowly, so neighbours cannot shake each other through their measurements. */
+struct contention {
+    uint32_t factor; /* cost / estimate (contended) or cost / measured time (else), 16.16 */
+    uint32_t share;  /* own time / measured time, 16.16: how much a measurement may be trusted */
+    int contended;
+};
+
+static struct contention read_contention(const struct tf_limit_state *state, uint64_t now_ns)
 {
+    struct contention none = {ONE, ONE, 0};
     uint64_t observed_ns = get(state->observed_at_ns);
     if (observed_ns == 0 || observed_ns > now_ns + CLOCK_JUMP_NS || (now_ns > observed_ns && now_ns - observed_ns > OBSERVATION_AGE_NS))
-        return ONE;
+        return none;
     uint64_t busy = min_u64(get(state->busy_sum_ns), UINT64_C(1) << 40);
     uint64_t measured = min_u64(get(state->measured_sum_ns), UINT64_C(1) << 40);
+    uint64_t estimated = min_u64(get(state->estimated_sum_ns), UINT64_C(1) << 40);
     uint64_t window = min_u64(get(state->window_sum_ns), UINT64_C(1) << 40);
     uint64_t apart = busy > measured ? busy - measured : measured - busy;
-    if (measured == 0 || apart <= window * 6 / 1000) /* NVML counts whole percents: closer than about half of one is agreement */
-        return ONE;
-    return (uint32_t)max_u64(ONE / 20, min_u64((busy << 16) / measured, ONE + ONE / 20));
+    /* NVML counts whole percents: closer than about half of one is agreement. A segment that crosses the end of a window is split in
+     * proportion, which is off by a part of its length */
+    if (measured == 0 || estimated == 0 || apart <= window * 6 / 1000 + min_u64(get(state->longest_ns), MEASURED_MAX_NS) / 4)
+        return none;
+    if (busy > measured)
+        return (struct contention){(uint32_t)min_u64((busy << 16) / measured, ONE + ONE / 20), ONE, 0};
+    return (struct contention){(uint32_t)max_u64(FACTOR_MIN, min_u64((busy << 16) / estimated, 4 * ONE)), (uint32_t)((busy << 16) / measured), 1};
 }
 
-/* Adds measured time to the container's time line, in proportion to where [from_ns, to_ns) lies. */
-static void add_timeline(struct tf_limit_state *state, uint64_t from_ns, uint64_t to_ns, uint64_t amount_ns)
+/* Adds to one of the container's time lines, in proportion to where [from_ns, to_ns) lies. */
+static void add_timeline(_Atomic uint32_t *timeline, uint64_t from_ns, uint64_t to_ns, uint64_t amount_ns)
 {
     if (to_ns <= from_ns || amount_ns == 0)
         return;
@@ -176,7 +200,7 @@ static void add_timeline(struct tf_limit_state *state, uint64_t from_ns, uint64_
         uint64_t high_ns = min_u64(to_ns, (bucket + 1) * BUCKET_NS);
         uint32_t piece_us = (uint32_t)(((high_ns - low_ns) * amount_us_per_1024_ns / 1024 + 500) / 1000);
         uint32_t turn = (uint32_t)(bucket / TF_LIMIT_TIMELINE) << 24;
-        _Atomic uint32_t *slot = &state->timeline[bucket % TF_LIMIT_TIMELINE];
+        _Atomic uint32_t *slot = &timeline[bucket % TF_LIMIT_TIMELINE];
         uint32_t seen = get(*slot);
         for (int i = 0; i < CAS_TRIES; i++) {
             uint32_t sum_us = ((seen ^ turn) >> 24 == 0 ? seen & 0xffffff : 0) + piece_us;
@@ -186,28 +210,35 @@ static void add_timeline(struct tf_limit_state *state, uint64_t from_ns, uint64_
     }
 }
 
-static uint64_t sum_timeline(const struct tf_limit_state *state, uint64_t from_ns, uint64_t to_ns)
+static uint64_t sum_timeline(const _Atomic uint32_t *timeline, uint64_t from_ns, uint64_t to_ns)
 {
     uint64_t sum_ns = 0;
     for (uint64_t bucket = from_ns / BUCKET_NS; bucket * BUCKET_NS < to_ns; bucket++) {
         uint64_t low_ns = max_u64(from_ns, bucket * BUCKET_NS);
         uint64_t high_ns = min_u64(to_ns, (bucket + 1) * BUCKET_NS);
-        uint32_t seen = get(state->timeline[bucket % TF_LIMIT_TIMELINE]);
+        uint32_t seen = get(timeline[bucket % TF_LIMIT_TIMELINE]);
         if (seen >> 24 == ((uint32_t)(bucket / TF_LIMIT_TIMELINE) & 255))
             sum_ns += (uint64_t)(seen & 0xffffff) * 1000 * ((high_ns - low_ns) / 1000) / (BUCKET_NS / 1000);
     }
     return sum_ns;
 }
 
-/* Older windows fade, so that the factor follows a change of neighbours within two or three of them. */
+/* Older windows fade within MEMORY_NS, so that the factor follows a change of neighbours; long segments, which few windows hold and
+ * whose splitting between windows is a guess, need a longer memory. */
 static void compare(struct tf_limit_state *state, const struct tf_limit_observation *observation, uint64_t now_ns)
 {
     uint64_t window_ns = observation->to_ns - observation->from_ns;
-    uint64_t measured_ns = sum_timeline(state, observation->from_ns, observation->to_ns);
-    put(state->busy_sum_ns, min_u64(get(state->busy_sum_ns), MEASURED_MAX_NS) * 6 / 10 + observation->busy_ns);
-    put(state->measured_sum_ns, min_u64(get(state->measured_sum_ns), MEASURED_MAX_NS) * 6 / 10 + measured_ns);
-    put(state->window_sum_ns, min_u64(get(state->window_sum_ns), MEASURED_MAX_NS) * 6 / 10 + window_ns);
-    put(state->longest_ns, min_u64(get(state->longest_ns), MEASURED_MAX_NS) * 9 / 10);
+    uint64_t longest_ns = min_u64(get(state->longest_ns), MEASURED_MAX_NS);
+    uint64_t memory_ns = max_u64(MEMORY_NS, MEMORY_SEGMENTS * longest_ns);
+    uint64_t keep = 1000 - min_u64(1000 * window_ns / memory_ns, 500); /* per mille */
+    uint64_t busy_ns = observation->busy_ns + min_u64(get(state->busy_sum_ns), MEASURED_MAX_NS) * keep / 1000;
+    uint64_t measured_ns = min_u64(get(state->measured_sum_ns), MEASURED_MAX_NS) * keep / 1000;
+    uint64_t estimated_ns = min_u64(get(state->estimated_sum_ns), MEASURED_MAX_NS) * keep / 1000;
+    put(state->busy_sum_ns, busy_ns);
+    put(state->measured_sum_ns, measured_ns + sum_timeline(state->measured, observation->from_ns, observation->to_ns));
+    put(state->estimated_sum_ns, estimated_ns + sum_timeline(state->estimated, observation->from_ns, observation->to_ns));
+    put(state->window_sum_ns, window_ns + min_u64(get(state->window_sum_ns), MEASURED_MAX_NS) * keep / 1000);
+    put(state->longest_ns, longest_ns - longest_ns * window_ns / (10 * MEMORY_NS));
     put(state->observed_at_ns, now_ns);
 }
 
@@ -256,23 +287,63 @@ static void put_estimate(struct tf_limit_process *process, uint64_t key, uint32_
     put(*slot_of(process, key), tag_of(key) << 44 | (uint64_t)(samples > 15 ? 15 : samples) << 40 | min_u64(estimate_ns, UINT64_C(0xffffffffff)));
 }
 
-/* Moves the estimate of a key towards a measured cost: the mean of the first eight, then an eighth of the way. */
-static void learn(struct tf_limit_process *process, uint64_t key, uint64_t cost_ns)
+static uint32_t scale_of(struct tf_limit_process *process)
 {
-    uint64_t word = get(*slot_of(process, key));
-    uint32_t samples = (word >> 44) == tag_of(key) ? samples_of(word) : 0;
-    uint64_t estimate_ns = samples == 0 ? 0 : estimate_of(word);
-    uint32_t weight = samples < 7 ? samples + 1 : 8;
-    estimate_ns = (estimate_ns * (weight - 1) + cost_ns + weight / 2) / weight;
-    put_estimate(process, key, samples + 1, max_u64(estimate_ns, 1));
-    process->mean_ns = process->mean_ns == 0 ? cost_ns : (process->mean_ns * 15 + cost_ns) / 16;
+    uint32_t scale = get(process->scale);
+    return scale == 0 ? ONE : scale;
 }
 
-static uint32_t scale_of(const struct tf_limit_process *process, uint32_t share)
+/* Estimates are the lower side of what was measured; the mean is ratio times that. */
+static uint32_t ratio_of(const struct tf_limit_process *process) { return process->ratio == 0 ? ONE : process->ratio; }
+
+static void learn_ratio(struct tf_limit_process *process, uint64_t busy_ns, uint64_t estimated_ns)
 {
-    uint32_t ratio = process->ratio == 0 ? ONE : process->ratio;
-    return (uint32_t)((uint64_t)ratio * share >> 16);
+    uint64_t ratio = max_u64(RATIO_MIN, min_u64((min_u64(busy_ns, MEASURED_MAX_NS) << 16) / max_u64(estimated_ns, 1), RATIO_MAX));
+    process->ratio = (uint32_t)((ratio_of(process) * UINT64_C(15) + ratio) / 16);
 }
+
+/* Whether a key's costs are one value and outliers, as a kernel of constant length gives them. */
+static int is_clustered(const struct tf_limit_shape *shape)
+{
+    if (shape->samples < CLUSTER_SAMPLES)
+        return 0;
+    return shape->cluster >= ONE * 6 / 10 || (shape->cluster >= ONE * 35 / 100 && shape->mean_ns * 4 >= shape->cluster_ns * 5);
+}
+
+/* A cost that others' slices within the measurements hardly move. */
+static uint64_t steady_ns(const struct tf_limit_shape *shape) { return is_clustered(shape) ? shape->cluster_ns : shape->quantile_ns; }
+
+/* One more measured cost of a key; sets its estimate. */
+static struct tf_limit_shape *learn(struct tf_limit_process *process, uint64_t key, uint64_t cost_ns)
+{
+    struct tf_limit_shape *shape = &process->shapes[(key >> 20) % TF_LIMIT_KEYS];
+    cost_ns = max_u64(cost_ns, 1);
+    if (shape->tag != key || shape->samples == 0)
+        *shape = (struct tf_limit_shape){.tag = key, .mean_ns = cost_ns, .quantile_ns = cost_ns, .cluster_ns = cost_ns, .cluster = ONE};
+    shape->samples = shape->samples < 1000 ? shape->samples + 1 : 1000;
+    uint64_t weight = shape->samples < 8 ? shape->samples : 8; /* the mean of the first eight, then an eighth of the way */
+    shape->mean_ns = (shape->mean_ns * (weight - 1) + cost_ns + weight / 2) / weight;
+    /* steps down three times those up balance where a quarter lies below; small ones once it is found */
+    uint64_t step_ns = shape->quantile_ns / (shape->samples < 32 ? 20 : 50);
+    uint64_t near_low = shape->quantile_ns - shape->quantile_ns / 7, near_high = shape->quantile_ns + shape->quantile_ns / 7;
+    int near = cost_ns >= near_low && cost_ns <= near_high;
+    if (shape->samples <= 8) /* the first may have met others: find the low side fast */
+        shape->quantile_ns = min_u64(shape->quantile_ns, cost_ns);
+    else
+        shape->quantile_ns = cost_ns < shape->quantile_ns ? max_u64(shape->quantile_ns - 3 * step_ns, cost_ns)
+                                                          : min_u64(shape->quantile_ns + step_ns + 1, cost_ns);
+    if (near)
+        shape->cluster_ns = (shape->cluster_ns * 15 + cost_ns + 8) / 16;
+    else if (shape->cluster_ns < near_low || shape->cluster_ns > near_high)
+        shape->cluster_ns = shape->quantile_ns; /* the quantile left the old cluster */
+    shape->cluster = shape->cluster - shape->cluster / 32 + (near ? ONE / 32 : 0);
+    put_estimate(process, key, shape->samples > 15 ? 15 : shape->samples, steady_ns(shape));
+    process->mean_ns = process->mean_ns == 0 ? cost_ns : (process->mean_ns * 15 + cost_ns) / 16;
+    return shape;
+}
+
+/* What was charged at a scale, in estimates. */
+static uint64_t in_estimates(uint64_t charged_ns, uint32_t scale) { return (min_u64(charged_ns, MEASURED_MAX_NS) << 16) / max_u64(scale, FACTOR_MIN); }
 
 /* ---------------------------------------------------------------- bookkeeping of one process */
 
@@ -290,7 +361,9 @@ static void report(struct tf_limit_state *state, struct tf_limit_process *proces
         uint64_t unmeasured_ns = charged_ns - process->segmented_ns - process->unmeasured_seen_ns;
         if (unmeasured_ns > 0 && unmeasured_ns < MEASURED_MAX_NS) {
             uint64_t since_ns = max_u64(process->reported_at_ns, now_ns - min_u64(now_ns, BUCKET_NS));
-            add_timeline(state, since_ns, now_ns, (unmeasured_ns << 16) / busy_share(state, now_ns));
+            uint64_t estimated_ns = in_estimates(unmeasured_ns, scale_of(process));
+            add_timeline(state->measured, since_ns, now_ns, estimated_ns * ratio_of(process) >> 16);
+            add_timeline(state->estimated, since_ns, now_ns, estimated_ns);
             process->unmeasured_seen_ns += unmeasured_ns;
         }
         process->reported_at_ns = now_ns;
@@ -372,7 +445,7 @@ static enum tf_limit_verdict take_grant(struct tf_limit_state *state, struct tf_
 
     uint64_t inflight_ns = process->marked_ns > process->completed_ns ? process->marked_ns - process->completed_ns : 0;
     if (inflight_ns > max_u64(INFLIGHT_NS, cost_ns) && waited_ns < TF_LIMIT_STALL_MAX_NS) {
-        process->waiting = 1;
+        process->waiting |= WAITS_FOR_WORK;
         return wait_until(ticket, now_ns, POLL_NS);
     }
     if (limit == 100) {
@@ -381,8 +454,10 @@ static enum tf_limit_verdict take_grant(struct tf_limit_state *state, struct tf_
     }
 
     int64_t wanted = cost_ns < (uint64_t)CHUNK_NS ? CHUNK_NS : 1;
-    if (credit < wanted)
+    if (credit < wanted) {
+        process->waiting |= WAITS_FOR_CREDIT;
         return wait_until(ticket, now_ns, time_to_earn(wanted - credit, limit));
+    }
     int64_t surplus = 2 * CHUNK_NS + (int64_t)limit * 100000; /* so much lies unclaimed only when others do not want it: 10 ms of refill */
     if (process->entitled_ns < 0 && credit < surplus)
         return wait_until(ticket, now_ns, min_u64(time_to_earn(-process->entitled_ns, limit) * processes, POLL_NS));
@@ -402,6 +477,7 @@ static void fill_segment(struct tf_limit_process *process, uint64_t charged_ns, 
     ret_segment->launches = ret_segment->charged_ns > process->open_first_ns ? 2 : 1;
     ret_segment->host_span_ns = ret_segment->launches == 1 || now_ns < process->open_since_ns ? 0 : now_ns - process->open_since_ns;
     process->open_since_ns = 0;
+    ret_segment->scale = scale_of(process);
     process->segmented_ns += ret_segment->charged_ns;
     process->marked_ns = charged_ns;
     put(process->segment_stream, 0);
@@ -430,8 +506,8 @@ static void plan_measurement(struct tf_limit_process *process, uint64_t key, uin
     if (after_ns >= process->open_target_ns) {
         fill_segment(process, after_ns, now_ns, &ticket->segment);
         ticket->flags |= TF_LIMIT_END;
-        int unmeasured = process->batch_off > 0;
-        if (unmeasured)
+        int unmeasured = process->batch_off > 0 && cost_ns < ALONE_NS;
+        if (process->batch_off > 0)
             process->batch_off--;
         put(process->boundary_ns, unmeasured ? process->granted_ns : 0); /* 0: the next launch begins a segment */
     } else {
@@ -466,7 +542,7 @@ enum tf_limit_verdict tf_limit_gate(struct tf_limit_state *state, struct tf_limi
     if (!known && process->unknown_count > 0 && waited_ns < TF_LIMIT_STALL_MAX_NS) {
         uint64_t age_ns = now_ns > process->unknown_since_ns ? now_ns - process->unknown_since_ns : 0;
         if (same || process->unknown_count >= UNKNOWN_MAX || age_ns > UNKNOWN_AGE_NS) { /* same: this kernel's first launch still runs */
-            process->waiting = 1;
+            process->waiting |= WAITS_FOR_WORK;
             verdict = wait_until(ticket, now_ns, POLL_NS);
         }
     }
@@ -544,12 +620,20 @@ static uint64_t uncovered_ns(struct tf_limit_process *process, uint64_t stream, 
     return length_ns - min_u64(covered_ns, length_ns);
 }
 
-static int finish_segment(struct tf_limit_state *state, struct tf_limit_process *process, const struct tf_limit_segment *segment)
+/* The more others interfered, the less a measurement says, and the more the estimate counts. */
+static uint64_t blend(uint64_t estimated_ns, uint64_t measured_ns, uint32_t share)
+{
+    share = share >= ONE ? ONE : (uint32_t)((uint64_t)share * share >> 16);
+    return (estimated_ns * (ONE - share) >> 16) + (measured_ns * share >> 16);
+}
+
+static int finish_segment(struct tf_limit_state *state, struct tf_limit_process *process, const struct tf_limit_segment *segment,
+                          int credit_returned)
 {
     if ((segment->flags & SEGMENT_UNKNOWN) && process->unknown_count > 0)
         process->unknown_count--;
     process->completed_ns = max_u64(process->completed_ns, min_u64(segment->mark_ns, process->marked_ns));
-    if (!process->waiting)
+    if (!(process->waiting & WAITS_FOR_WORK) && !((process->waiting & WAITS_FOR_CREDIT) && credit_returned))
         return 0;
     process->waiting = 0;
     atomic_fetch_add_explicit(&state->wake_word, 1, memory_order_release);
@@ -566,19 +650,25 @@ int tf_limit_settle(struct tf_limit_state *state, struct tf_limit_process *proce
 
     uint64_t length_ns = min_u64(end_ns - begin_ns, MEASURED_MAX_NS);
     uint64_t overhead_ns = min_u64(process->event_overhead_ns, length_ns);
-    uint32_t share = busy_share(state, now_ns);
+    struct contention contention = read_contention(state, now_ns);
     int valid = segment->launches == 1 || segment->host_span_ns <= length_ns / BATCH_GAP_SHARE;
+    int64_t more_ns = 0;
     if (valid) {
         uint64_t busy_ns = uncovered_ns(process, segment->stream, begin_ns + overhead_ns, begin_ns + length_ns);
-        uint64_t cost_ns = busy_ns * share >> 16;
-        int64_t more_ns = (int64_t)(cost_ns - segment->charged_ns);
+        uint64_t estimated_ns = in_estimates(segment->charged_ns, segment->scale);
+        uint64_t cost_ns = busy_ns * contention.factor >> 16;
         if (segment->launches == 1) {
-            learn(process, segment->key, length_ns - overhead_ns);
-        } else {
-            uint64_t expected_ns = max_u64((segment->charged_ns << 16) / max_u64(get(process->scale), 1), 1);
-            uint64_t ratio = max_u64(RATIO_MIN, min_u64((busy_ns << 16) / expected_ns, RATIO_MAX));
-            process->ratio = (uint32_t)((process->ratio == 0 ? ONE : process->ratio) * UINT64_C(7) / 8 + ratio / 8);
+            const struct tf_limit_shape *shape = learn(process, segment->key, length_ns - overhead_ns);
+            if (segment->flags & SEGMENT_UNKNOWN)
+                estimated_ns = steady_ns(shape);
+        } else if (!contention.contended) {
+            process->batch_backoff = 0;
         }
+        if (!contention.contended)
+            learn_ratio(process, busy_ns, estimated_ns);
+        else
+            cost_ns = blend(estimated_ns * contention.factor >> 16, busy_ns * contention.share >> 16, contention.share);
+        more_ns = (int64_t)(cost_ns - segment->charged_ns);
         uint32_t limit = effective_limit_percent(policy);
         if (limit < 100) {
             process->entitled_ns -= more_ns;
@@ -588,16 +678,15 @@ int tf_limit_settle(struct tf_limit_state *state, struct tf_limit_process *proce
             put(state->longest_ns, length_ns);
         report(state, process, now_ns);
         atomic_fetch_add_explicit(&state->used_ns, (uint64_t)more_ns, relaxed);
-        add_timeline(state, begin_ns, begin_ns + length_ns, busy_ns);
-        if (segment->launches > 1)
-            process->batch_backoff = 0;
+        add_timeline(state->measured, begin_ns, begin_ns + length_ns, busy_ns);
+        add_timeline(state->estimated, begin_ns, begin_ns + length_ns, estimated_ns);
     } else {
         process->segmented_ns -= min_u64(segment->charged_ns, process->segmented_ns); /* as if it had not been measured */
         process->batch_backoff = process->batch_backoff >= 6 ? 6 : process->batch_backoff + 1;
         process->batch_off = 1u << process->batch_backoff; /* it is tried again, ever more seldom */
     }
-    put(process->scale, scale_of(process, share));
-    int result = finish_segment(state, process, segment);
+    put(process->scale, contention.contended ? contention.factor : (uint32_t)((uint64_t)ratio_of(process) * contention.factor >> 16));
+    int result = finish_segment(state, process, segment, more_ns < -WAKE_CREDIT_NS);
     leave_critical(process);
     return result;
 }
@@ -607,10 +696,10 @@ int tf_limit_lose(struct tf_limit_state *state, struct tf_limit_process *process
     if (!try_enter_critical(process, 100000))
         return TF_LIMIT_RETRY;
     if (segment->flags & SEGMENT_UNKNOWN) {
-        learn(process, segment->key, max_u64(segment->charged_ns, 1));
-        put(process->scale, scale_of(process, ONE));
+        learn(process, segment->key, segment->charged_ns);
+        put(process->scale, scale_of(process));
     }
-    int result = finish_segment(state, process, segment);
+    int result = finish_segment(state, process, segment, 0);
     leave_critical(process);
     return result;
 }

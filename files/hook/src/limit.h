@@ -39,7 +39,7 @@
 #include <stdatomic.h>
 
 #define TF_LIMIT_STATE_BYTES 256
-#define TF_LIMIT_TIMELINE 32u
+#define TF_LIMIT_TIMELINE 16u
 #define TF_LIMIT_KEYS 1024u                         /* estimates per process and GPU, direct mapped */
 #define TF_LIMIT_WAIT_MAX_NS UINT64_C(50000000)     /* one WAIT; the policy is read again after it: live change */
 #define TF_LIMIT_STALL_MAX_NS UINT64_C(2000000000)  /* longest wait for work in flight, in case it waits for us */
@@ -81,11 +81,13 @@ struct tf_limit_state {
     _Atomic uint32_t present[2];       /* processes seen at the gate in an even and an odd epoch */
     _Atomic uint64_t observed_at_ns;   /* last tf_limit_observe_busy */
     _Atomic uint64_t busy_sum_ns;      /* own time by NVML, old windows fading */
-    _Atomic uint64_t measured_sum_ns;  /* measured time of the same windows */
+    _Atomic uint64_t measured_sum_ns;  /* time between events in the same windows */
+    _Atomic uint64_t estimated_sum_ns; /* estimates of the launches in the same windows */
     _Atomic uint64_t window_sum_ns;    /* wall time of the same windows */
     _Atomic uint64_t longest_ns;       /* longest measured segment of late */
-    _Atomic uint32_t timeline[TF_LIMIT_TIMELINE]; /* measured time per 128 ms: turn 8 bits | microseconds 24 bits */
-    uint64_t reserved[5];
+    _Atomic uint32_t measured[TF_LIMIT_TIMELINE];  /* time between events per 256 ms: turn 8 bits | microseconds 24 bits */
+    _Atomic uint32_t estimated[TF_LIMIT_TIMELINE]; /* estimates likewise */
+    uint64_t reserved[4];
 };
 _Static_assert(sizeof(struct tf_limit_state) == TF_LIMIT_STATE_BYTES, "the state's size is part of the region");
 
@@ -97,7 +99,10 @@ struct tf_limit_segment {
     uint64_t mark_ns;      /* process->charged_ns at its end: what was charged up to there has been launched */
     uint64_t host_span_ns; /* wall time between the first and the last launch call */
     uint32_t launches;     /* 1, or 2 for "several" */
-    uint32_t flags;        /* internal */
+    uint16_t flags;        /* internal */
+    uint16_t reserved;
+    uint32_t scale;        /* internal: charged_ns / estimate, 16.16 */
+    uint32_t reserved32;
 };
 
 struct tf_limit_ticket {
@@ -110,6 +115,16 @@ struct tf_limit_ticket {
 };
 #define TF_LIMIT_BEGIN 1u /* record an event before the launch */
 #define TF_LIMIT_END 2u   /* record an event after it, and settle ticket.segment when it completes */
+
+/* How the measured costs of one key are distributed. */
+struct tf_limit_shape {
+    uint64_t tag;
+    uint64_t mean_ns;     /* the last ones weigh more */
+    uint64_t quantile_ns; /* about a quarter of them lie below */
+    uint64_t cluster_ns;  /* mean of those near the quantile */
+    uint32_t cluster;     /* share of those near the quantile, 16.16 */
+    uint32_t samples;
+};
 
 /* Stretch of the GPU's time line. */
 struct tf_limit_interval {
@@ -127,7 +142,7 @@ struct tf_limit_observation {
 };
 #define TF_LIMIT_OBSERVATIONS 8u
 
-/* Private to one process, per GPU. All zero is the valid start, also for a forked child. About 9 KiB. */
+/* Private to one process, per GPU. All zero is the valid start, also for a forked child. About 56 KiB. */
 struct tf_limit_process {
     /* fast path: written by every launch */
     _Alignas(64) _Atomic uint64_t charged_ns; /* GPU time charged by this process since its start */
@@ -152,7 +167,7 @@ struct tf_limit_process {
     uint32_t batch_off;           /* segments of one launch only, for so many more grants */
     uint32_t batch_backoff;
     uint32_t gates;
-    uint32_t ratio;               /* measured / estimated cost of batches, 16.16 */
+    uint32_t ratio;               /* measured / estimated cost while nobody interferes, 16.16 */
     uint32_t waiting;             /* a thread waits for a settlement */
     uint32_t interval_next;
     uint64_t open_before_ns;      /* the open segment: charged_ns at its begin, */
@@ -166,6 +181,7 @@ struct tf_limit_process {
     struct tf_limit_interval intervals[TF_LIMIT_INTERVALS]; /* charged lately: overlapping streams count once */
     struct tf_limit_observation observations[TF_LIMIT_OBSERVATIONS]; /* to be compared once all of their segments are settled */
     uint32_t observation_first, observation_count;
+    struct tf_limit_shape shapes[TF_LIMIT_KEYS];
     uint64_t reserved[16];
 };
 

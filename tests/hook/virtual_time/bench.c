@@ -39,16 +39,15 @@ static void on_busy(void *user, uint32_t context, uint64_t from_ns, uint64_t to_
     spread(tenant->nvml_busy_ns, NVML_WINDOWS, bench->parameters.nvml_window_ns, from_ns, to_ns);
 }
 
-/* The hook's reading of NVML, once a second: the mean of the whole percents of the samples of the last second. */
+/* The hook's reading of NVML, twice a second if there are new samples: the mean of their whole percents. */
 static void read_nvml(struct bench *bench, struct tenant *tenant, struct process *reader)
 {
     uint64_t window_ns = bench->parameters.nvml_window_ns;
-    uint64_t samples = 1000 * MS / window_ns;
-    if (samples < 1)
-        samples = 1;
-    if (bench->now_ns <= bench->parameters.nvml_lag_ns + samples * window_ns)
+    uint64_t last = bench->now_ns <= bench->parameters.nvml_lag_ns ? 0 : (bench->now_ns - bench->parameters.nvml_lag_ns) / window_ns; /* first incomplete one */
+    uint64_t samples = last - tenant->nvml_seen;
+    if (samples == 0)
         return;
-    uint64_t last = (bench->now_ns - bench->parameters.nvml_lag_ns) / window_ns; /* first incomplete one */
+    tenant->nvml_seen = last;
     double busy_ns = 0;
     for (uint64_t i = last - samples; i < last && i < NVML_WINDOWS; i++) {
         uint64_t percent = tenant->nvml_busy_ns[i] * 100 / window_ns;
@@ -99,7 +98,7 @@ static int run_case(struct bench *bench)
     uint64_t end_ns = bench->warmup_ns + bench->length_ns;
     uint64_t nvml_ns[TENANTS];
     for (uint32_t t = 0; t < bench->tenant_count; t++)
-        nvml_ns[t] = bench->tenants[t].nvml ? 1000 * MS + t * 7 * MS : NEVER;
+        nvml_ns[t] = bench->tenants[t].nvml ? 500 * MS + t * 7 * MS : NEVER;
     int warm = 0;
     for (;;) {
         uint64_t next_ns = bench->gpu.next_ns, second_ns = NEVER;
@@ -140,7 +139,7 @@ static int run_case(struct bench *bench)
                     read_nvml(bench, &bench->tenants[which], &bench->processes[i]);
                     break;
                 }
-            nvml_ns[which] += 1000 * MS;
+            nvml_ns[which] += 500 * MS;
             break;
         case 4: {
             struct change *change = &bench->changes[bench->change_next++];

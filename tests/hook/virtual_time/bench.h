@@ -45,6 +45,7 @@ struct tenant {
     uint64_t used_at_warmup_ns;
     uint64_t window_busy_ns[WINDOWS];
     uint64_t nvml_busy_ns[NVML_WINDOWS];
+    uint64_t nvml_seen; /* samples that the hook has read */
     uint64_t last_busy_ns;
 };
 
