@@ -32,6 +32,11 @@ options:
     description: Their namespace.
     type: str
     default: ''
+  subresource:
+    description: The part of the objects that is patched through an address of its own.
+    type: str
+    choices: ['', status]
+    default: ''
   names:
     description: Their names.
     type: list
@@ -88,6 +93,7 @@ ARGUMENT_SPEC = {
     "api_version": {"type": "str", "default": "v1"},
     "kind": {"type": "str", "required": True},
     "namespace": {"type": "str", "default": ""},
+    "subresource": {"type": "str", "choices": ["", "status"], "default": ""},
     "names": {"type": "list", "elements": "str", "required": True},
     "patch": {"type": "dict", "required": True},
     "absent_ok": {"type": "bool", "default": False},
@@ -113,7 +119,7 @@ def patch_objects(options: dict[str, Any], check_mode: bool) -> tuple[list[str],
     for name, before in live.items():
         if objects.satisfies(before, options["patch"]):
             continue
-        after = cluster.merge_patch(api_version, kind, name, options["patch"], namespace, dry_run=check_mode)
+        after = cluster.merge_patch(api_version, kind, name, options["patch"], namespace, options["subresource"], dry_run=check_mode)
         patched.append(name)
         texts = [json.dumps(objects.touched(document, options["patch"]), indent=2, sort_keys=True) + "\n" for document in (before, after)]
         diff.append({"before_header": f"{kind} '{name}'", "after_header": f"{kind} '{name}'", "before": texts[0], "after": texts[1]})

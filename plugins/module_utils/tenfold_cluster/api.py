@@ -74,11 +74,14 @@ class Cluster:
         )
         return answer
 
-    def merge_patch(self, api_version: str, kind: str, name: str, patch: Document, namespace: str = "", dry_run: bool = False) -> Document:
+    def merge_patch(
+        self, api_version: str, kind: str, name: str, patch: Document, namespace: str = "", subresource: str = "", dry_run: bool = False
+    ) -> Document:
         """JSON merge patch of an object that exists (null removes a key); never creates one."""
         path = self._path(api_version, kind, namespace, name)
         if path is None:
             raise ClusterError(f"the cluster at '{self.server}' knows no kind '{kind}' of '{api_version}'")
+        path += f"/{subresource}" if subresource else ""
         query = {"fieldManager": "tenfold", **({"dryRun": "All"} if dry_run else {})}
         answer: Document = self._request("PATCH", f"{path}?{urlencode(query)}", patch, "application/merge-patch+json")
         return answer
@@ -93,11 +96,11 @@ class Cluster:
         return answer
 
     def delete(self, api_version: str, kind: str, name: str, namespace: str = "", grace_period_s: int | None = None) -> None:
-        """Asks for removal, dependants in the background; an object that is gone already is no error."""
+        """Asks for removal; the object stays until its dependants (a DaemonSet's pods) are gone. One that is gone already is no error."""
         path = self._path(api_version, kind, namespace, name)
         if path is None:
             return
-        options: Document = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
+        options: Document = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Foreground"}
         if grace_period_s is not None:
             options["gracePeriodSeconds"] = grace_period_s
         self._request("DELETE", path, options, "application/json", absent_is_none=True)
