@@ -321,7 +321,8 @@ def _active_copy(data: bytes, path: Path) -> int:
     """Index of the copy in force: the active one if it is whole, else the other."""
     magic, abi, _header_bytes, file_bytes, _generation, active, _reserved = HEADER.unpack_from(data, 0)
     _check_header(path, magic, CONFIG_MAGIC, abi, file_bytes, CONFIG_BYTES)
-    for index in (active & 1, 1 - (active & 1)):
+    first = int(active) & 1
+    for index in (first, 1 - first):
         if _copy_is_good(data, index):
             return index
     raise RegionError(f"both copies in {str(path)!r} are damaged; create the slot again", path=str(path))
