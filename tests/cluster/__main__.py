@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 
 from . import debian, images, inputs, layout, podman
+from . import plugin_image as plugin_images
 from .console import Console
 from .errors import FleetError
 from .fleet import Fleet
@@ -79,14 +80,21 @@ def image(_: argparse.Namespace, paths: Paths, console: Console) -> int:
     return 0
 
 
-COMMANDS: tuple[Command, ...] = (setup, build, up, down, status, logs, env, image)
+def plugin_image(_: argparse.Namespace, paths: Paths, console: Console) -> int:
+    """build the device plugin's image and print its archive"""
+    debian.require_root("build images")
+    print(plugin_images.ensure(paths, console).path)
+    return 0
+
+
+COMMANDS: tuple[Command, ...] = (setup, build, up, down, status, logs, env, image, plugin_image)
 
 
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="python3 -m tests.cluster", description="the simulated fleet of the test bench")
     commands = top.add_subparsers(dest="command", required=True)
     for one in COMMANDS:
-        sub = commands.add_parser(one.__name__, help=one.__doc__, description=one.__doc__)
+        sub = commands.add_parser(one.__name__.replace("_", "-"), help=one.__doc__, description=one.__doc__)
         sub.set_defaults(run=one)
         if one in (build, up):
             sub.add_argument("--without-driver", dest="driver", action="store_false", help="machines without the simulated NVIDIA driver")

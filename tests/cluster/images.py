@@ -95,14 +95,17 @@ def _ensure(target: Path, image: str, entrypoint: Sequence[str], layers: Callabl
     return Archive(image, target)
 
 
-def ensure_podman_image(image: str, tree: Path, entrypoint: str, paths: Paths, console: Console) -> None:
-    """Put a root file system into podman's storage as ``image``; a label remembers the key, so that a second call does nothing."""
-    key = fingerprint.of(image, tree.name, entrypoint)
+def ensure_podman_image(image: str, tree: Path, changes: Sequence[str], paths: Paths, console: Console) -> None:
+    """Put a root file system into podman's storage as ``image``; a label remembers the key, so that a second call does nothing.
+
+    ``changes`` are Containerfile instructions for its configuration.
+    """
+    key = fingerprint.of(image, tree.name, *changes)
     if _podman_label(image) == key:
         return
     with lock.held(paths.build_lock, f"import the image {image!r}"):
         console.say(f"importing the image {image}")
-        argv = ["podman", "import", "--quiet", "--change", f"CMD {entrypoint}", "--change", f"LABEL {KEY_LABEL}={key}", "-", image]
+        argv = ["podman", "import", "--quiet", *(f"--change={change}" for change in (*changes, f"LABEL {KEY_LABEL}={key}")), "-", image]
         with subprocess.Popen(["tar", "-C", str(tree), "--numeric-owner", "-c", "."], stdout=subprocess.PIPE) as tar:
             command.run(argv, stdin=tar.stdout, env=podman.environment(), deadline_seconds=IMPORT_DEADLINE_SECONDS)
             if tar.wait() != 0:
@@ -116,12 +119,14 @@ def _podman_label(image: str) -> str:
 
 def node_image(paths: Paths, console: Console) -> None:
     """``localhost/tenfold-debian-systemd:bookworm``: a plain Debian machine for molecule's ``default`` scenario."""
-    ensure_podman_image(NODE_IMAGE, rootfs.ensure(rootfs.NODE, paths, console), '["/sbin/init"]', paths, console)
+    ensure_podman_image(NODE_IMAGE, rootfs.ensure(rootfs.NODE, paths, console), ['CMD ["/sbin/init"]'], paths, console)
 
 
 def base_image(paths: Paths, console: Console) -> None:
     """``localhost/tenfold-base:bookworm``: what images of Python programs start from."""
-    ensure_podman_image(BASE_IMAGE, rootfs.ensure(rootfs.BASE, paths, console), '["/usr/bin/python3"]', paths, console)
+    # the system's Python is the only one there, and nobody will upgrade it under the packages of an image
+    changes = ['CMD ["/usr/bin/python3"]', "ENV PIP_BREAK_SYSTEM_PACKAGES=1"]
+    ensure_podman_image(BASE_IMAGE, rootfs.ensure(rootfs.BASE, paths, console), changes, paths, console)
 
 
 def copy_chart(paths: Paths, versions: Versions) -> Path:

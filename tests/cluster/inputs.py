@@ -13,7 +13,7 @@ from . import compile, debian, driver, fingerprint, images, rootfs
 from .console import Console
 from .driver import Driver
 from .images import Archive
-from .paths import Paths
+from .paths import Paths, point
 from .versions import Versions
 
 # programs that people and Ansible run on the host
@@ -70,12 +70,3 @@ def publish(inputs: Inputs, paths: Paths) -> None:
 def image_stem(image: str) -> str:
     """ "docker.io/volcanosh/vc-scheduler:v1.15.1" -> "vc-scheduler"."""
     return image.rpartition("/")[2].partition(":")[0]
-
-
-def point(link: Path, target: Path) -> None:
-    """Make or turn a symbolic link at once, so that no reader ever finds it missing."""
-    link.parent.mkdir(parents=True, exist_ok=True)
-    staging = link.with_name(f".{link.name}.partial")
-    staging.unlink(missing_ok=True)
-    staging.symlink_to(target)
-    staging.replace(link)

@@ -64,3 +64,12 @@ class Paths:
     @property
     def kubeconfig(self) -> Path:
         return self.sim / "admin.conf"
+
+
+def point(link: Path, target: Path) -> None:
+    """Make or turn a symbolic link at once, so that no reader ever finds it missing."""
+    link.parent.mkdir(parents=True, exist_ok=True)
+    staging = link.with_name(f".{link.name}.partial")
+    staging.unlink(missing_ok=True)
+    staging.symlink_to(target)
+    staging.replace(link)

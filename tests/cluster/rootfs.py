@@ -34,8 +34,8 @@ NODE_PACKAGES = (
     "python3",
     "ca-certificates",
 )
-# What our images are made of; ca-certificates brings openssl, which Volcano's admission job needs.
-BASE_PACKAGES = ("python3", "ca-certificates", "openssl")
+# What our images are made of: pip installs the device plugin's wheels, Volcano's admission job needs openssl.
+BASE_PACKAGES = ("python3", "python3-pip", "ca-certificates", "openssl")
 
 # Units that degrade or hang a machine which is a container: the host's terminals, devices and kernel modules, and a second network setup.
 MASKED_UNITS = (

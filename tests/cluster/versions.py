@@ -14,16 +14,17 @@ from .paths import ROOT
 
 @dataclass(frozen=True)
 class Versions:
-    """Go modules to compile (module path -> version with its "v") and pip ranges of the device plugin's image."""
+    """Go modules to compile (module path -> version with its "v"), pip ranges of the device plugin's image, our own version."""
 
     go_modules: Mapping[str, str]
     python_device_plugin: tuple[str, ...]
+    tenfold: str
 
     @classmethod
     def from_file(cls, path: Path = ROOT / "versions.yml") -> Versions:
         try:
             document = yaml.safe_load(path.read_text(encoding="utf-8"))
-            return cls(dict(document["go_modules"]), tuple(document["python_device_plugin"]))
+            return cls(dict(document["go_modules"]), tuple(document["python_device_plugin"]), document["product"]["tenfold"])
         except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
             raise FleetError(f"cannot read the pinned versions from {str(path)!r}: {error!r}") from error
 

@@ -23,7 +23,7 @@ class TestComponents:
         assert list(components) == ["kubernetes", "volcano", "containerd", "nvidia-container-toolkit", "helm"]
 
     def test_component_without_pinned_version_is_refused_by_name(self) -> None:
-        versions = Versions({gomodules.KUBERNETES: "v1.35.4"}, ())
+        versions = Versions({gomodules.KUBERNETES: "v1.35.4"}, (), "0.1.0")
         with pytest.raises(FleetError, match=r"no go_modules entry '\S+'"):
             builds.components(versions, "")
 

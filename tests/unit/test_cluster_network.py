@@ -21,11 +21,12 @@ def test_interface_names_fit_the_kernel() -> None:
 
 
 def test_ranges_of_nodes_pods_and_services_do_not_overlap() -> None:
-    nodes = ipaddress.ip_network(f"{layout.HOST_ADDRESS}/{layout.NODE_PREFIX_BITS}", strict=False)
-    ranges = [nodes, ipaddress.ip_network(layout.SERVICE_RANGE), *(ipaddress.ip_network(one.pod_range) for one in MACHINES)]
+    nodes = ipaddress.IPv4Network(f"{layout.HOST_ADDRESS}/{layout.NODE_PREFIX_BITS}", strict=False)
+    pods = [ipaddress.IPv4Network(one.pod_range) for one in MACHINES]
+    ranges = [nodes, ipaddress.IPv4Network(layout.SERVICE_RANGE), *pods]
     assert not [(a, b) for i, a in enumerate(ranges) for b in ranges[i + 1 :] if a.overlaps(b)]
     assert all(ipaddress.ip_address(one.address) in nodes for one in MACHINES)
-    assert all(ipaddress.ip_network(one.pod_range).subnet_of(ipaddress.IPv4Network(layout.POD_RANGE)) for one in MACHINES)
+    assert all(pod.subnet_of(ipaddress.IPv4Network(layout.POD_RANGE)) for pod in pods)
 
 
 def test_machine_reaches_the_pods_of_every_other_machine() -> None:

@@ -86,7 +86,7 @@ class TestRun:
         assert command.run(["false"], allowed=(0, 1)).returncode == 1
 
     def test_missing_program_says_how_to_get_it(self) -> None:
-        with pytest.raises(FleetError, match="cannot run 'tenfold-no-such-program': not found; run 'python3 -m tests.cluster setup'"):
+        with pytest.raises(FleetError, match=r"cannot run 'tenfold-no-such-program': not found; run 'python3 -m tests.cluster setup'"):
             command.run(["tenfold-no-such-program"])
 
     def test_program_that_hangs_is_ended_at_its_deadline(self) -> None:
