@@ -14,8 +14,10 @@ from typing import Any
 
 from ansible.plugins.action import ActionBase
 
-# What a build folder must hold, and the mode of each on the node.
-MODES = {"libtenfold.so": "0755", "ld.so.preload": "0644", "vgpuctl": "0755"}
+# What a build folder must hold for containers to start; what else lies there (self-test, list of symbols) is carried too, except the
+# builder's own record, which changes while the version stays the same.
+NEEDED = ("libtenfold.so", "ld.so.preload", "vgpuctl")
+RECORD = "build.json"
 
 
 def archive_of(folder: Path) -> tuple[bytes, dict[str, dict[str, str]]]:
@@ -23,15 +25,18 @@ def archive_of(folder: Path) -> tuple[bytes, dict[str, dict[str, str]]]:
 
     Errors: FileNotFoundError that names the missing file.
     """
+    for name in NEEDED:
+        (folder / name).stat()
     files = {}
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w") as bundle:
-        for name, mode in MODES.items():
-            content = (folder / name).read_bytes()
-            member = tarfile.TarInfo(name)
+        for path in sorted(one for one in folder.iterdir() if one.is_file() and one.name != RECORD):
+            content = path.read_bytes()
+            member = tarfile.TarInfo(path.name)
             member.size = len(content)
             bundle.addfile(member, io.BytesIO(content))
-            files[name] = {"sha256": hashlib.sha256(content).hexdigest(), "mode": mode}
+            mode = "0755" if path.stat().st_mode & 0o100 else "0644"
+            files[path.name] = {"sha256": hashlib.sha256(content).hexdigest(), "mode": mode}
     return stream.getvalue(), files
 
 

@@ -166,6 +166,8 @@ def unpack(archive: Path, folder: Path, files: dict[str, Any]) -> None:
         staging.chmod(0o755)
         is_complete(staging, files)
         staging.rename(folder)
+    except (tarfile.TarError, KeyError) as error:
+        raise HookError(f"the archive brought to the node is damaged ({error}); run again") from error
     finally:
         shutil.rmtree(str(staging), ignore_errors=True)
 

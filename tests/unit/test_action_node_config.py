@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import node_config_file
+import node_config_file  # type: ignore[import-not-found]  # a module, found by conftest
 import pytest
 
 from tests.unit.conftest import ROOT, RunModule
