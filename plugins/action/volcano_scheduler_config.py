@@ -75,7 +75,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         live = {} if options["state"] == "rendered" else self._read(options, task_vars)
         before = (live.get("data") or {}).get(options["key"]) if live else None
         if before is None and options["state"] == "absent":
-            return {"changed": False, "text": "", "merged_by_us": False}
+            return {"changed": False, "text": "", "merged_by_us": False, "restart_needed": False}
         start = before if before is not None else options["base"]
         if start is None:
             raise ClusterError(f"{place} does not exist; is volcano_namespace where Volcano's scheduler runs?")
@@ -84,13 +84,13 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             text, record = plan(start, record, options, place)
         except ClusterError as error:
             raise ClusterError(f"cannot merge into {place}: {error}; nothing was changed", **error.details) from error
-        result = {"changed": False, "text": text, "merged_by_us": record is not None}
+        result = {"changed": False, "text": text, "merged_by_us": record is not None, "restart_needed": False}
         encoded = None if record is None else json.dumps(record, sort_keys=True)
         recorded = (live.get("metadata", {}).get("annotations") or {}).get(RECORD_ANNOTATION)
         if options["state"] == "rendered" or (before == text and encoded == recorded):
             return result
         self._write(options, live, text, encoded, task_vars)
-        result["changed"] = True
+        result.update(changed=True, restart_needed=before is not None and _is_vgpu_on(before) != _is_vgpu_on(text))
         result["diff"] = {"before": before or "", "after": text, "before_header": place, "after_header": place}
         return result
 
@@ -189,6 +189,10 @@ def _record_of(live: Values) -> Values | None:
         return None
     is_whole = isinstance(record, dict) and {"added", "replaced", "wishes", "merged_sha256"} <= set(record)
     return record if is_whole else None
+
+
+def _is_vgpu_on(text: str) -> bool:
+    return bool(volcano_config.is_vgpu_on(CODECS["yaml"]().parse(text, "the scheduler's configuration")))
 
 
 def _sha256(text: str) -> str:

@@ -75,6 +75,10 @@ text:
   description: The configuration as it is (or would be) now.
   returned: always
   type: str
+restart_needed:
+  description: Whether a running scheduler must be restarted for this change. Whether it keeps account of cards, it decides once in its life.
+  returned: always
+  type: bool
 merged_by_us:
   description: Whether something in it was put there by Tenfold.
   returned: always

@@ -13,7 +13,7 @@ from typing import Any, Dict, Iterator, MutableMapping
 
 from .errors import ConfigMergeError
 
-__all__ = ["Record", "Wishes", "merge", "unmerge"]
+__all__ = ["Record", "Wishes", "is_vgpu_on", "merge", "unmerge"]
 
 # What a merge did, so that it can be undone: {"added": [plugin...], "replaced": {argument: previous value, None where there was none}}.
 Record = Dict[str, Any]
@@ -82,6 +82,12 @@ def _check_switches(name: str, plugin: Config) -> None:
     for switch in _NEEDED_SWITCHES[name]:
         if plugin.get(switch) is False:
             raise ConfigMergeError(f"plugin '{name}' has '{switch}: false', which takes away what slices need of it; remove that line")
+
+
+def is_vgpu_on(config: Any) -> bool:
+    """Whether a scheduler that starts with *config* keeps account of cards. It decides that once in its life."""
+    place = _find(config, DEVICESHARE) if isinstance(config, MutableMapping) and config.get("tiers") else None
+    return place is not None and _is_on((place[2].get("arguments") or {}).get("deviceshare.VGPUEnable"))
 
 
 def merge(config: Any, wishes: Wishes, binpack: bool = True) -> Record:
