@@ -21,6 +21,14 @@ OWN_FOLDERS = ("/var/lib/containerd", "/var/lib/kubelet")
 
 
 @dataclass(frozen=True)
+class Content:
+    """Something of the middle layer: ``path`` in the machine without a leading slash; a file of the cache, or a link's target."""
+
+    path: str
+    source: Path | str
+
+
+@dataclass(frozen=True)
 class Disk:
     """Folders of one machine under the fleet's folder."""
 
@@ -36,14 +44,19 @@ class Disk:
         """(folder on the host, path in the machine) of what is not in the overlay."""
         return [(self.folder / path.replace("/", "-").strip("-"), path) for path in OWN_FOLDERS]
 
-    def create(self, debian: Path, programs: Iterable[tuple[Path, str]]) -> None:
-        """Lay the layers out and mount them; ``programs`` are (file in the cache, name in /usr/bin)."""
+    def create(self, debian: Path, contents: Iterable[Content]) -> None:
+        """Lay the layers out and mount them."""
         layer = self.folder / "programs"
-        _make_folders(layer, "usr/bin")
-        for source, name in programs:
-            os.link(source.resolve(), layer / "usr/bin" / name)
+        _make_folder(layer)
+        for content in contents:
+            target = layer / content.path
+            _make_folder(target.parent)
+            if isinstance(content.source, Path):
+                os.link(content.source.resolve(), target)
+            else:
+                target.symlink_to(content.source)
         for needed in (self.root, self.folder / "upper", self.folder / "work", *(source for source, _ in self.volumes)):
-            needed.mkdir(parents=True, mode=0o755)
+            _make_folder(needed)
         options = f"lowerdir={layer}:{debian},upperdir={self.folder / 'upper'},workdir={self.folder / 'work'}"
         command.run(["mount", "-t", "overlay", f"overlay-{self.machine.name}", "-o", options, self.root])
 
@@ -69,13 +82,11 @@ class Disk:
             link.symlink_to(f"/etc/systemd/system/{name}")
 
 
-def _make_folders(layer: Path, path: str) -> None:
-    # a layer's folder hides the mode of the same folder below it
-    folder = layer
-    folder.mkdir(parents=True, mode=0o755)
-    for part in Path(path).parts:
-        folder /= part
-        folder.mkdir(mode=0o755)
+def _make_folder(folder: Path) -> None:
+    """With its parents, each open to read: a layer's folder hides the mode of the same folder below it."""
+    for missing in reversed([path for path in (folder, *folder.parents) if not path.exists()]):
+        missing.mkdir()
+        missing.chmod(0o755)
 
 
 def mounts_under(folder: Path, mountinfo: str) -> list[str]:

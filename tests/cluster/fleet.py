@@ -11,10 +11,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import command, fingerprint, inputs, kubeconfig, layout, leftovers, lock, machine, network, podman, wait
+from . import command, driver, fingerprint, inputs, kubeconfig, layout, leftovers, lock, machine, network, podman, wait
 from .api import Api
 from .console import Console
-from .disk import Disk
+from .disk import Content, Disk
 from .errors import FleetError
 from .identities import Identities
 from .images import Archive
@@ -166,9 +166,18 @@ class Fleet:
 
     def _lay_disk(self, one: Machine, made: Inputs, identities: Identities) -> None:
         disk = self._disk(one)
-        disk.create(made.node, [(made.components[component] / program, program) for component, program in machine.programs(one)])
-        disk.write(machine.files(one, identities))
-        disk.enable({unit.name: unit.wanted_by for unit in machine.units(one)})
+        contents = [Content(f"usr/bin/{program}", made.components[component] / program) for component, program in machine.programs(one)]
+        files = machine.files(one, identities)
+        units = machine.units(one)
+        if one.cards and made.driver:
+            contents += made.driver.contents()
+            files += made.driver.files(one)
+            units.append(driver.UNIT)
+        disk.create(made.node, contents)
+        disk.write(files)
+        disk.enable({unit.name: unit.wanted_by for unit in units})
+        # as the trigger of a library's package does; the NVIDIA toolkit looks into the cache
+        command.run(["ldconfig", "-r", disk.root])
 
     def _start(self, one: Machine) -> None:
         disk = self._disk(one)

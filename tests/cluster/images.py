@@ -110,6 +110,13 @@ def ensure_podman_image(image: str, tree: Path, changes: Sequence[str], paths: P
             command.run(argv, stdin=tar.stdout, env=podman.environment(), deadline_seconds=IMPORT_DEADLINE_SECONDS)
             if tar.wait() != 0:
                 raise FleetError(f"cannot pack {str(tree)!r}: tar ended with status {tar.returncode}")
+        prune()
+
+
+def prune() -> None:
+    """Remove what our names meant before from podman's storage; images that a container uses stay."""
+    argv = ["podman", "image", "prune", "--force", "--filter", f"label={KEY_LABEL}"]
+    command.run(argv, env=podman.environment(), allowed=(0, 1, 2, 125))
 
 
 def _podman_label(image: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import compile, debian, driver, fingerprint, images, rootfs
+from . import compile, debian, driver, fingerprint, images, plugin_image, rootfs
 from .console import Console
 from .driver import Driver
 from .images import Archive
@@ -55,6 +55,8 @@ def ensure(paths: Paths, console: Console, *, with_driver: bool = True) -> Input
         driver=driver.ensure(paths, console) if with_driver else None,
     )
     publish(inputs, paths)
+    # not of the fleet's key: the product's roles import it, and a new one needs no new machines
+    plugin_image.ensure(paths, console)
     return inputs
 
 

@@ -89,7 +89,7 @@ def _node_units(machine: Machine) -> list[Unit]:
             "containerd.service",
             "containerd container runtime",
             containerd.Containerd(PAUSE_IMAGE).argv(),
-            after=("network.target", "fleet-mounts.service", "dbus.service"),
+            after=("network.target", "fleet-mounts.service", "fleet-driver.service", "dbus.service"),
             settings=("Type=notify", *runtime_settings),
         ),
         Unit(

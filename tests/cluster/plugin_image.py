@@ -68,7 +68,6 @@ def _build(archive: Archive, context: Path, paths: Paths, console: Console) -> N
     console.say(f"device plugin: building the image {archive.image}")
     log = paths.logs / "plugin-image.log"
     log.unlink(missing_ok=True)
-    previous = _image_id(archive.image)
     # chroot: a build step needs no container of its own, and this way none of podman's networks
     argv = ["podman", "build", "--isolation=chroot", "--pull-never", f"--build-arg=BASE_IMAGE={images.BASE_IMAGE}"]
     argv += [f"--tag={archive.image}", str(context)]
@@ -78,11 +77,4 @@ def _build(archive: Archive, context: Path, paths: Paths, console: Console) -> N
     argv = ["podman", "save", "--quiet", "--format=oci-archive", f"--output={staging}", archive.image]
     command.run(argv, env=podman.environment(), deadline_seconds=BUILD_DEADLINE_SECONDS)
     staging.rename(archive.path)
-    if previous and previous != _image_id(archive.image):
-        # what the tag meant before; it stays if a container uses it
-        command.run(["podman", "image", "rm", previous], env=podman.environment(), allowed=(0, 1, 2, 125))
-
-
-def _image_id(image: str) -> str:
-    argv = ["podman", "image", "inspect", "--format", "{{.Id}}", image]
-    return command.run(argv, env=podman.environment(), allowed=(0, 125)).stdout.strip()
+    images.prune()
