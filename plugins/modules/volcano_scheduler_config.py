@@ -76,7 +76,7 @@ text:
   returned: always
   type: str
 restart_needed:
-  description: Whether a running scheduler must be restarted for this change. Whether it keeps account of cards, it decides once in its life.
+  description: Whether a running scheduler must be restarted for this change; whether it counts cards, it decides once in its life.
   returned: always
   type: bool
 merged_by_us:
