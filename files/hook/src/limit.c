@@ -30,16 +30,17 @@
 #define OBSERVATION_AGE_NS UINT64_C(5000000000) /* NVML's word counts so long */
 #define MEASURED_MAX_NS UINT64_C(600000000000)  /* a kernel above 10 minutes counts as 10 minutes */
 #define MEMORY_NS UINT64_C(2500000000) /* over which NVML's and our own sums are compared */
-#define MEMORY_SEGMENTS 16u            /* but at least over so many of the longest segments */
+#define MEMORY_SEGMENTS 64u            /* but at least over so many of the longest segments */
 #define BUCKET_NS UINT64_C(256000000)
 #define TIMELINE_NS (TF_LIMIT_TIMELINE * BUCKET_NS)
 #define SETTLE_NS UINT64_C(20000000) /* from the end of a segment to its settlement, at most: poll and a busy host */
 #define ALONE_NS UINT64_C(100000) /* where batches are not measured, launches above this are measured one by one */
-#define CLUSTER_SAMPLES 12u
+#define CLUSTER_SAMPLES 16u
 #define RELEARN_EVERY 16u  /* so many grants between two single measurements while batches are measured */
 #define BATCH_GAP_SHARE 4u /* a batch is free of gaps if the host took less than 1/4 of its GPU time to launch it */
 #define ONE UINT32_C(65536)
 #define FACTOR_MIN (ONE / 1024)
+#define RATIO_MEMORY_NS UINT64_C(4294967296) /* slower than NVML shows a neighbour */
 #define RATIO_MIN (ONE / 8)
 #define RATIO_MAX (ONE * 8)
 
@@ -131,7 +132,7 @@ static int64_t refill(struct tf_limit_state *state, const struct tf_limit_policy
         /* a new limit holds at once: what was saved under the old one would delay a lower one and exceed a higher one */
         int64_t credit = get(state->credit_ns);
         if (credit > CHUNK_NS)
-            add_credit(state, CHUNK_NS - credit, bank, limit_percent);
+            atomic_compare_exchange_strong_explicit(&state->credit_ns, &credit, CHUNK_NS, relaxed, relaxed);
     }
     uint64_t last_ns = get(state->refilled_at_ns);
     for (int i = 0; i < CAS_TRIES; i++) {
@@ -163,14 +164,16 @@ struct contention {
     uint32_t factor; /* cost / estimate (contended) or cost / measured time (else), 16.16 */
     uint32_t share;  /* own time / measured time, 16.16: how much a measurement may be trusted */
     int contended;
+    int supervised; /* NVML watches: what we get wrong, it will show */
 };
 
 static struct contention read_contention(const struct tf_limit_state *state, uint64_t now_ns)
 {
-    struct contention none = {ONE, ONE, 0};
+    struct contention none = {ONE, ONE, 0, 0};
     uint64_t observed_ns = get(state->observed_at_ns);
     if (observed_ns == 0 || observed_ns > now_ns + CLOCK_JUMP_NS || (now_ns > observed_ns && now_ns - observed_ns > OBSERVATION_AGE_NS))
         return none;
+    none.supervised = 1;
     uint64_t busy = min_u64(get(state->busy_sum_ns), UINT64_C(1) << 40);
     uint64_t measured = min_u64(get(state->measured_sum_ns), UINT64_C(1) << 40);
     uint64_t estimated = min_u64(get(state->estimated_sum_ns), UINT64_C(1) << 40);
@@ -178,11 +181,11 @@ static struct contention read_contention(const struct tf_limit_state *state, uin
     uint64_t apart = busy > measured ? busy - measured : measured - busy;
     /* NVML counts whole percents: closer than about half of one is agreement. A segment that crosses the end of a window is split in
      * proportion, which is off by a part of its length */
-    if (measured == 0 || estimated == 0 || apart <= window * 6 / 1000 + min_u64(get(state->longest_ns), MEASURED_MAX_NS) / 4)
+    if (measured == 0 || estimated == 0 || apart <= window * 6 / 1000 + min_u64(get(state->longest_ns), MEASURED_MAX_NS) / 2)
         return none;
     if (busy > measured)
-        return (struct contention){(uint32_t)min_u64((busy << 16) / measured, ONE + ONE / 20), ONE, 0};
-    return (struct contention){(uint32_t)max_u64(FACTOR_MIN, min_u64((busy << 16) / estimated, 4 * ONE)), (uint32_t)((busy << 16) / measured), 1};
+        return (struct contention){(uint32_t)min_u64((busy << 16) / measured, ONE + ONE / 20), ONE, 0, 1};
+    return (struct contention){(uint32_t)max_u64(FACTOR_MIN, min_u64((busy << 16) / estimated, 4 * ONE)), (uint32_t)((busy << 16) / measured), 1, 1};
 }
 
 /* Adds to one of the container's time lines, in proportion to where [from_ns, to_ns) lies. */
@@ -234,12 +237,24 @@ static void compare(struct tf_limit_state *state, const struct tf_limit_observat
     uint64_t busy_ns = observation->busy_ns + min_u64(get(state->busy_sum_ns), MEASURED_MAX_NS) * keep / 1000;
     uint64_t measured_ns = min_u64(get(state->measured_sum_ns), MEASURED_MAX_NS) * keep / 1000;
     uint64_t estimated_ns = min_u64(get(state->estimated_sum_ns), MEASURED_MAX_NS) * keep / 1000;
+    uint64_t measured_now_ns = sum_timeline(state->measured, observation->from_ns, observation->to_ns);
     put(state->busy_sum_ns, busy_ns);
-    put(state->measured_sum_ns, measured_ns + sum_timeline(state->measured, observation->from_ns, observation->to_ns));
+    put(state->measured_sum_ns, measured_ns + measured_now_ns);
     put(state->estimated_sum_ns, estimated_ns + sum_timeline(state->estimated, observation->from_ns, observation->to_ns));
     put(state->window_sum_ns, window_ns + min_u64(get(state->window_sum_ns), MEASURED_MAX_NS) * keep / 1000);
-    put(state->longest_ns, longest_ns - longest_ns * window_ns / (10 * MEMORY_NS));
+    put(state->longest_ns, longest_ns - longest_ns / 1024 * min_u64(1024 * window_ns / MEMORY_NS, 1024));
     put(state->observed_at_ns, now_ns);
+
+    /* what was charged as measured before NVML showed the neighbour is given back; the next refill clamps it to the bank */
+    int contended = read_contention(state, now_ns).contended;
+    uint64_t since_ns = get(state->contended_since_ns);
+    if (contended && since_ns == 0)
+        put(state->contended_since_ns, since_ns = now_ns);
+    else if (!contended && since_ns != 0)
+        put(state->contended_since_ns, 0);
+    uint64_t margin_ns = observation->busy_ns + window_ns * 6 / 1000 + longest_ns / 2;
+    if (contended && observation->to_ns <= since_ns && measured_now_ns > margin_ns)
+        atomic_fetch_add_explicit(&state->credit_ns, (int64_t)min_u64(measured_now_ns - margin_ns, 4 * TIMELINE_NS), relaxed);
 }
 
 void tf_limit_observe_busy(struct tf_limit_state *state, struct tf_limit_process *process, uint64_t from_ns, uint64_t to_ns,
@@ -296,10 +311,20 @@ static uint32_t scale_of(struct tf_limit_process *process)
 /* Estimates are the lower side of what was measured; the mean is ratio times that. */
 static uint32_t ratio_of(const struct tf_limit_process *process) { return process->ratio == 0 ? ONE : process->ratio; }
 
-static void learn_ratio(struct tf_limit_process *process, uint64_t busy_ns, uint64_t estimated_ns)
+/* What an average over RATIO_MEMORY_NS loses in passed_ns. */
+static uint64_t fade(uint64_t sum_ns, uint64_t passed_ns)
 {
-    uint64_t ratio = max_u64(RATIO_MIN, min_u64((min_u64(busy_ns, MEASURED_MAX_NS) << 16) / max_u64(estimated_ns, 1), RATIO_MAX));
-    process->ratio = (uint32_t)((ratio_of(process) * UINT64_C(15) + ratio) / 16);
+    return passed_ns >= RATIO_MEMORY_NS ? sum_ns : sum_ns / (RATIO_MEMORY_NS / 1024) * (passed_ns / 1024);
+}
+
+static void learn_ratio(struct tf_limit_process *process, uint64_t busy_ns, uint64_t estimated_ns, uint64_t now_ns)
+{
+    uint64_t passed_ns = now_ns > process->ratio_at_ns ? now_ns - process->ratio_at_ns : 0;
+    process->ratio_at_ns = now_ns;
+    process->ratio_busy_ns = process->ratio_busy_ns - fade(process->ratio_busy_ns, passed_ns) + min_u64(busy_ns, MEASURED_MAX_NS);
+    process->ratio_estimated_ns = process->ratio_estimated_ns - fade(process->ratio_estimated_ns, passed_ns) + min_u64(estimated_ns, MEASURED_MAX_NS);
+    uint64_t ratio = (min_u64(process->ratio_busy_ns, UINT64_C(1) << 46) << 16) / max_u64(process->ratio_estimated_ns, 1);
+    process->ratio = (uint32_t)max_u64(RATIO_MIN, min_u64(ratio, RATIO_MAX));
 }
 
 /* Whether a key's costs are one value and outliers, as a kernel of constant length gives them. */
@@ -319,7 +344,7 @@ static struct tf_limit_shape *learn(struct tf_limit_process *process, uint64_t k
     struct tf_limit_shape *shape = &process->shapes[(key >> 20) % TF_LIMIT_KEYS];
     cost_ns = max_u64(cost_ns, 1);
     if (shape->tag != key || shape->samples == 0)
-        *shape = (struct tf_limit_shape){.tag = key, .mean_ns = cost_ns, .quantile_ns = cost_ns, .cluster_ns = cost_ns, .cluster = ONE};
+        *shape = (struct tf_limit_shape){.tag = key, .mean_ns = cost_ns, .quantile_ns = cost_ns, .cluster_ns = cost_ns};
     shape->samples = shape->samples < 1000 ? shape->samples + 1 : 1000;
     uint64_t weight = shape->samples < 8 ? shape->samples : 8; /* the mean of the first eight, then an eighth of the way */
     shape->mean_ns = (shape->mean_ns * (weight - 1) + cost_ns + weight / 2) / weight;
@@ -336,7 +361,8 @@ static struct tf_limit_shape *learn(struct tf_limit_process *process, uint64_t k
         shape->cluster_ns = (shape->cluster_ns * 15 + cost_ns + 8) / 16;
     else if (shape->cluster_ns < near_low || shape->cluster_ns > near_high)
         shape->cluster_ns = shape->quantile_ns; /* the quantile left the old cluster */
-    shape->cluster = shape->cluster - shape->cluster / 32 + (near ? ONE / 32 : 0);
+    uint32_t memory = shape->samples < 32 ? shape->samples : 32;
+    shape->cluster = shape->cluster - shape->cluster / memory + (near ? ONE / memory : 0);
     put_estimate(process, key, shape->samples > 15 ? 15 : shape->samples, steady_ns(shape));
     process->mean_ns = process->mean_ns == 0 ? cost_ns : (process->mean_ns * 15 + cost_ns) / 16;
     return shape;
@@ -421,6 +447,22 @@ static uint64_t time_to_earn(int64_t missing, uint32_t limit_percent)
     return missing <= 0 ? 0 : min_u64((uint64_t)missing, TF_LIMIT_DEBT_MAX_WALL_NS) * 100 / limit_percent + 1000;
 }
 
+/* A launch may be larger than its grant: the rest becomes debt. Returns it, or the negative rest of the grant. */
+static int64_t pay_overdraft(struct tf_limit_state *state, struct tf_limit_process *process, const struct tf_limit_policy *policy)
+{
+    uint64_t charged_ns = get(process->charged_ns);
+    int64_t overdrawn = (int64_t)(charged_ns - process->granted_ns);
+    uint32_t limit = effective_limit_percent(policy);
+    if (overdrawn > 0) {
+        process->granted_ns = charged_ns;
+        if (limit < 100) {
+            process->entitled_ns -= overdrawn;
+            add_credit(state, -overdrawn, bank_ns(policy, limit), limit);
+        }
+    }
+    return overdrawn;
+}
+
 /* Takes credit until granted_ns exceeds charged_ns, or says how long to wait. */
 static enum tf_limit_verdict take_grant(struct tf_limit_state *state, struct tf_limit_process *process, const struct tf_limit_policy *policy,
                                         uint64_t cost_ns, uint64_t waited_ns, uint64_t now_ns, struct tf_limit_ticket *ticket)
@@ -431,15 +473,9 @@ static enum tf_limit_verdict take_grant(struct tf_limit_state *state, struct tf_
     accrue_entitlement(process, limit, processes, now_ns);
     report(state, process, now_ns);
 
-    uint64_t charged_ns = get(process->charged_ns);
-    int64_t overdrawn = (int64_t)(charged_ns - process->granted_ns); /* the last launch was larger than its grant */
-    if (overdrawn > 0) {
-        process->granted_ns = charged_ns;
-        if (limit < 100) {
-            process->entitled_ns -= overdrawn;
-            credit = add_credit(state, -overdrawn, bank_ns(policy, limit), limit);
-        }
-    }
+    int64_t overdrawn = pay_overdraft(state, process, policy);
+    if (overdrawn > 0 && limit < 100)
+        credit -= overdrawn;
     if (overdrawn < 0)
         return TF_LIMIT_GO; /* still within the last grant */
 
@@ -551,6 +587,8 @@ enum tf_limit_verdict tf_limit_gate(struct tf_limit_state *state, struct tf_limi
     if (verdict == TF_LIMIT_GO) {
         uint64_t before_ns = atomic_fetch_add_explicit(&process->charged_ns, cost_ns, relaxed);
         plan_measurement(process, key, stream, known, cost_ns, before_ns, now_ns, ticket);
+        if (cost_ns > (uint64_t)CHUNK_NS) /* at once: while a long kernel runs its debt must not hide behind a full bank */
+            pay_overdraft(state, process, policy);
         if (!known) {
             put_estimate(process, key, 0, 0);
             if (process->unknown_count++ == 0)
@@ -652,6 +690,7 @@ int tf_limit_settle(struct tf_limit_state *state, struct tf_limit_process *proce
     uint64_t overhead_ns = min_u64(process->event_overhead_ns, length_ns);
     struct contention contention = read_contention(state, now_ns);
     int valid = segment->launches == 1 || segment->host_span_ns <= length_ns / BATCH_GAP_SHARE;
+    int clustered = 0;
     int64_t more_ns = 0;
     if (valid) {
         uint64_t busy_ns = uncovered_ns(process, segment->stream, begin_ns + overhead_ns, begin_ns + length_ns);
@@ -659,14 +698,19 @@ int tf_limit_settle(struct tf_limit_state *state, struct tf_limit_process *proce
         uint64_t cost_ns = busy_ns * contention.factor >> 16;
         if (segment->launches == 1) {
             const struct tf_limit_shape *shape = learn(process, segment->key, length_ns - overhead_ns);
+            clustered = is_clustered(shape);
             if (segment->flags & SEGMENT_UNKNOWN)
                 estimated_ns = steady_ns(shape);
         } else if (!contention.contended) {
             process->batch_backoff = 0;
         }
-        if (!contention.contended)
-            learn_ratio(process, busy_ns, estimated_ns);
-        else
+        if (!contention.contended) {
+            /* a kernel of constant length that took far longer: a neighbour that NVML has not shown yet, or its length is not constant;
+             * the ratio, slower than NVML, gets the mean of either right */
+            if (clustered && contention.supervised && cost_ns > segment->charged_ns + segment->charged_ns / 4 && !(segment->flags & SEGMENT_UNKNOWN))
+                cost_ns = segment->charged_ns;
+            learn_ratio(process, busy_ns, estimated_ns, now_ns);
+        } else
             cost_ns = blend(estimated_ns * contention.factor >> 16, busy_ns * contention.share >> 16, contention.share);
         more_ns = (int64_t)(cost_ns - segment->charged_ns);
         uint32_t limit = effective_limit_percent(policy);
@@ -674,8 +718,9 @@ int tf_limit_settle(struct tf_limit_state *state, struct tf_limit_process *proce
             process->entitled_ns -= more_ns;
             add_credit(state, -more_ns, bank_ns(policy, limit), limit);
         }
-        if (length_ns > get(state->longest_ns))
-            put(state->longest_ns, length_ns);
+        uint64_t own_ns = min_u64(length_ns, estimated_ns * ratio_of(process) >> 16);
+        if (own_ns > get(state->longest_ns))
+            put(state->longest_ns, own_ns);
         report(state, process, now_ns);
         atomic_fetch_add_explicit(&state->used_ns, (uint64_t)more_ns, relaxed);
         add_timeline(state->measured, begin_ns, begin_ns + length_ns, busy_ns);

@@ -87,7 +87,8 @@ struct tf_limit_state {
     _Atomic uint64_t longest_ns;       /* longest measured segment of late */
     _Atomic uint32_t measured[TF_LIMIT_TIMELINE];  /* time between events per 256 ms: turn 8 bits | microseconds 24 bits */
     _Atomic uint32_t estimated[TF_LIMIT_TIMELINE]; /* estimates likewise */
-    uint64_t reserved[4];
+    _Atomic uint64_t contended_since_ns;           /* 0: what was measured was charged */
+    uint64_t reserved[3];
 };
 _Static_assert(sizeof(struct tf_limit_state) == TF_LIMIT_STATE_BYTES, "the state's size is part of the region");
 
@@ -168,6 +169,7 @@ struct tf_limit_process {
     uint32_t batch_backoff;
     uint32_t gates;
     uint32_t ratio;               /* measured / estimated cost while nobody interferes, 16.16 */
+    uint64_t ratio_busy_ns, ratio_estimated_ns, ratio_at_ns;
     uint32_t waiting;             /* a thread waits for a settlement */
     uint32_t interval_next;
     uint64_t open_before_ns;      /* the open segment: charged_ns at its begin, */

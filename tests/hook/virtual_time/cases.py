@@ -1,0 +1,271 @@
+"""What the virtual bench runs: tenants, limits, kernels, and which targets hold for each.
+
+Owns the cases. How one runs is ``bench.c``'s task, whether it met its targets ``judge``'s.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+PARAMETERS: dict[str, float] = {
+    name: float(row["value"]) for name, row in json.loads((Path(__file__).parent / "parameters.json").read_text(encoding="utf-8")).items()
+}
+BANK_MS = 250.0  # TF_LIMIT_BANK_DEFAULT_NS of limit.h
+WINDOW_MS = 200.0
+HARD, ELASTIC, NEVER, PRIORITY = range(4)
+
+
+@dataclass(frozen=True)
+class Tenant:
+    """One container. Times in the units of the names; ``limit`` in percent, 100 is unlimited."""
+
+    limit: int
+    kernel_us: tuple[float, ...]
+    sync: bool = False
+    cv: float = 0.0
+    processes: int = 1
+    streams: int = 1
+    on_ms: float = 0.0
+    off_ms: float = 0.0
+    start_ms: float = 0.0
+    stop_ms: float = 0.0
+    kill_ms: float = 0.0
+    gap_us: float = 0.0
+    launch_us: float = 0.0
+    mode: int = HARD
+    priority: int = 0
+    nvml: bool = True
+    limited: bool = True
+    garbage: bool = False
+    judged: bool = True
+
+    @property
+    def mean_us(self) -> float:
+        return sum(self.kernel_us) / len(self.kernel_us)
+
+    def line(self) -> str:
+        words = [f"limit {self.limit}", *(f"kernel_us {size}" for size in self.kernel_us)]
+        for name in ("cv", "processes", "streams", "on_ms", "off_ms", "start_ms", "gap_us", "launch_us", "kill_ms", "mode", "priority"):
+            if getattr(self, name):
+                words.append(f"{name} {getattr(self, name)}")
+        if self.stop_ms:
+            words.append(f"stop_ms {self.stop_ms}")
+        words += [f"{name} {int(getattr(self, name))}" for name in ("sync", "nvml", "limited", "garbage")]
+        return "tenant " + " ".join(words)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run and what must hold. ``changes``: (at ms, tenant, new limit). ``settings`` override parameters.json."""
+
+    group: str
+    name: str
+    tenants: tuple[Tenant, ...]
+    fifo: bool = False
+    settings: dict[str, float] = field(default_factory=dict)
+    changes: tuple[tuple[float, int, int], ...] = ()
+    warmup_ms: float = 1000.0
+    length_ms: float = 8000.0
+    seed: int = 1
+    window_ms: float = WINDOW_MS
+    informative: str = ""  # why no target is asserted
+
+    @property
+    def label(self) -> str:
+        return f"{self.group}: {self.name}, {'fifo' if self.fifo else 'slices'}"
+
+    def parameter(self, name: str) -> float:
+        return self.settings.get(name, PARAMETERS[name])
+
+    def lines(self) -> list[str]:
+        settings = {**PARAMETERS, **self.settings, "seed": self.seed, "fifo": int(self.fifo)}
+        settings |= {"warmup_ms": self.warmup_ms, "length_ms": self.length_ms, "window_ms": self.window_ms}
+        return [
+            f"case {self.label}",
+            "set " + " ".join(f"{name} {value}" for name, value in settings.items()),
+            *(tenant.line() for tenant in self.tenants),
+            *(f"change {at_ms} {tenant} {limit}" for at_ms, tenant, limit in self.changes),
+            "run",
+        ]
+
+
+def long_enough_ms(tenant: Tenant, kernels: int = 80, at_least_ms: float = 6000.0) -> float:
+    """So that the run holds many kernels, else one more or less is a point of the mean."""
+    return max(at_least_ms, kernels * tenant.mean_us / 1000 * 100 / tenant.limit * (1 + tenant.cv))
+
+
+def size_name(us: float) -> str:
+    return f"{us / 1000:g} ms" if us >= 1000 else f"{us:g} us"
+
+
+def tenant_name(tenant: Tenant) -> str:
+    text = "+".join(size_name(us) for us in tenant.kernel_us)
+    text += " sync" if tenant.sync else ""
+    return text + (f" cv {tenant.cv:g}" if tenant.cv else "")
+
+
+SIZES_US = (20.0, 100.0, 300.0, 1000.0, 3000.0, 10000.0, 50000.0, 150000.0, 500000.0)
+
+
+def sweep(limits: list[int], sizes: tuple[float, ...] = SIZES_US, fifo: bool = False) -> Iterator[Case]:
+    """One tenant alone, over all limits and kernel lengths; asynchronous, synchronous, and varying lengths."""
+    for limit, us in itertools.product(limits, sizes):
+        for sync, cv in ((False, 0.0), (True, 0.0), (False, 0.5)):
+            tenant = Tenant(limit, (us,), sync=sync, cv=cv)
+            yield Case("alone", f"{tenant_name(tenant)} at {limit}", (tenant,), fifo=fifo, length_ms=long_enough_ms(tenant))
+    for limit in limits[:: max(1, len(limits) // 12)]:
+        graph = Tenant(limit, (10000.0,), launch_us=10)
+        yield Case("alone", f"10 ms graph at {limit}", (graph,), fifo=fifo, length_ms=long_enough_ms(graph))
+        mixed = Tenant(limit, (20.0, 200.0, 2000.0, 8000.0))
+        yield Case("alone", f"mixed {tenant_name(mixed)} at {limit}", (mixed,), fifo=fifo, length_ms=long_enough_ms(mixed))
+        heavy = Tenant(limit, (2000.0,), cv=1.0)
+        yield Case("alone", f"{tenant_name(heavy)} at {limit}", (heavy,), fifo=fifo, length_ms=long_enough_ms(heavy, 400))
+        two = Tenant(limit, (300.0,), streams=2)
+        yield Case("alone", f"300 us on 2 streams at {limit}", (two,), fifo=fifo)
+
+
+def shared(fifo: bool, **common: object) -> Iterator[Case]:
+    """Several tenants on one GPU. The factor of contention needs some seconds of NVML: the warm-up is 4 s."""
+
+    def case(name: str, *tenants: Tenant) -> Case:
+        made = Case("shared", name, tenants, fifo=fifo, warmup_ms=4000, length_ms=16000)
+        return replace(made, **common)  # type: ignore[arg-type]
+
+    for us in (20.0, 300.0, 1000.0, 5000.0, 10000.0):
+        yield case(f"30/60 of {size_name(us)}", Tenant(30, (us,)), Tenant(60, (us,)))
+    yield case("30/60 of 5 ms cv 0.5", Tenant(30, (5000.0,), cv=0.5), Tenant(60, (5000.0,), cv=0.5))
+    yield case("30 of 300 us sync, 60 of 1 ms", Tenant(30, (300.0,), sync=True), Tenant(60, (1000.0,)))
+    yield case("10/30/55 mixed", *(Tenant(limit, (20.0, 1000.0, 5000.0)) for limit in (10, 30, 55)))
+    yield case("4 x 23 of 0.2/1/5/20 ms", *(Tenant(23, (us,)) for us in (200.0, 1000.0, 5000.0, 20000.0)))
+    yield case("4 x 10 of 0.2/1/5/10 ms", *(Tenant(10, (us,)) for us in (200.0, 1000.0, 5000.0, 10000.0)))
+    yield case("8 x 10 of 1 ms", *(Tenant(10, (1000.0,)) for _ in range(8)))
+    yield case("8 x 11 of 3 ms", *(Tenant(11, (3000.0,)) for _ in range(8)))
+    yield case("2 x 45 of 1 ms", *(Tenant(45, (1000.0,)) for _ in range(2)))
+    yield case("5/90 of 1 ms", Tenant(5, (1000.0,)), Tenant(90, (1000.0,)))
+    yield case("30 of 150 ms, 60 of 1 ms", Tenant(30, (150000.0,)), Tenant(60, (1000.0,)))
+    yield case("20/40 of 500 ms", Tenant(20, (500000.0,)), Tenant(40, (500000.0,)))
+    if not fifo:  # an unlimited tenant fills its queue of 1,024: first come, first served gives nobody else a turn
+        yield case("30 of 1 ms beside unlimited 1 ms", Tenant(30, (1000.0,)), Tenant(100, (1000.0,), limited=False, judged=False))
+        yield case("30 of 5 ms beside unlimited 5 ms", Tenant(30, (5000.0,)), Tenant(100, (5000.0,), limited=False, judged=False))
+
+
+def processes(fifo: bool) -> Iterator[Case]:
+    """Several processes of one container share its limit, evenly; a killed one leaves nothing stuck."""
+    for count, us, sync in ((2, 1000.0, False), (4, 1000.0, False), (4, 300.0, True), (8, 200.0, False), (16, 2000.0, True)):
+        tenant = Tenant(50, (us,), sync=sync, processes=count)
+        yield Case("processes", f"{count} of {tenant_name(tenant)} at 50", (tenant,), fifo=fifo, warmup_ms=4000, length_ms=12000)
+    tenant = Tenant(40, (1000.0,), processes=3, kill_ms=2000)
+    yield Case("processes", "one of 3 is killed, 1 ms at 40", (tenant,), fifo=fifo, warmup_ms=4000)
+    tenant = Tenant(10, (20000.0,), processes=2, kill_ms=1500)
+    yield Case("processes", "one of 2 is killed, 20 ms at 10", (tenant,), fifo=fifo, warmup_ms=4000, length_ms=20000)
+
+
+def changes(fifo: bool) -> Iterator[Case]:
+    """The limit changes while the program runs."""
+    for us, sync in ((20.0, False), (300.0, True), (1000.0, False), (5000.0, False), (10000.0, True)):
+        tenant = Tenant(50, (us,), sync=sync)
+        yield Case("change", f"{tenant_name(tenant)} 50 -> 20 -> 80 -> 5 -> 95", (tenant,), fifo=fifo, window_ms=50, length_ms=9000,
+                   changes=((3000, 0, 20), (5000, 0, 80), (7000, 0, 5), (8500, 0, 95)))  # fmt: skip
+    idle = Tenant(20, (1000.0,), start_ms=2500)
+    yield Case("change", "raised before the program works, 20 -> 60", (idle,), fifo=fifo, window_ms=50, length_ms=4000, changes=((2000, 0, 60),))
+    off = Tenant(30, (1000.0,))
+    yield Case("change", "1 ms 30 -> no limit -> 30", (off,), fifo=fifo, window_ms=50, length_ms=6000, changes=((2500, 0, 100), (4500, 0, 30)))
+    flaps = tuple((2000 + 10 * i, 0, (20, 80)[i % 2]) for i in range(300))
+    yield Case("flapping", "20/80 at 100 Hz for 3 s, then 40", (Tenant(40, (1000.0,)),), fifo=fifo, window_ms=50, length_ms=7000,
+               changes=(*flaps, (5000, 0, 40)))  # fmt: skip
+
+
+def duty(fifo: bool) -> Iterator[Case]:
+    """Programs that pause: what they did not use is kept for 250 ms, so bursts even out within that."""
+    for limit, on_ms, off_ms, us in ((50, 300, 200, 1000.0), (30, 50, 100, 300.0), (20, 20, 80, 1000.0), (50, 300, 700, 1000.0), (70, 900, 100, 2000.0)):
+        tenant = Tenant(limit, (us,), on_ms=on_ms, off_ms=off_ms)
+        yield Case("duty", f"{tenant_name(tenant)} at {limit}, {on_ms} of {on_ms + off_ms} ms", (tenant,), fifo=fifo, length_ms=12000)
+
+
+def modes(fifo: bool) -> Iterator[Case]:
+    """Elastic and priority: the limit holds only while it must."""
+    alone = Tenant(30, (1000.0,), mode=ELASTIC)
+    yield Case("mode", "elastic, alone", (alone,), fifo=fifo)
+    both = (Tenant(30, (1000.0,), mode=ELASTIC), Tenant(50, (1000.0,), mode=ELASTIC))
+    yield Case("mode", "elastic, both work", both, fifo=fifo, warmup_ms=4000, length_ms=12000)
+    high, low = Tenant(60, (1000.0,), mode=PRIORITY, priority=0), Tenant(40, (1000.0,), mode=PRIORITY, priority=1)
+    yield Case("mode", "priority, the higher one pauses from 8 s to 12 s", (replace(high, on_ms=8000, off_ms=4000), low), fifo=fifo, warmup_ms=4000, length_ms=8000)
+    yield Case("mode", "never", (Tenant(30, (1000.0,), mode=NEVER),), fifo=fifo)
+
+
+def hostile(fifo: bool) -> Iterator[Case]:
+    """A tenant writes garbage into its shared state a hundred times a second; its neighbour must not notice."""
+    for seed in range(1, 5):
+        tenants = (Tenant(30, (1000.0,), garbage=True, processes=2, judged=False), Tenant(40, (1000.0,)))
+        yield Case("hostile", f"garbage beside 40, seed {seed}", tenants, fifo=fifo, warmup_ms=4000, seed=seed)
+
+
+def blind(fifo: bool) -> Iterator[Case]:
+    """Without NVML: what events alone can do. Printed, not asserted, where others' slices look like own work."""
+    why = "no NVML: time slices of others are charged as own work"
+    for case in shared(fifo):
+        tenants = tuple(replace(tenant, nvml=False) for tenant in case.tenants)
+        yield replace(case, group="no nvml", tenants=tenants, informative=why)
+
+
+def varied(base: list[Case]) -> Iterator[Case]:
+    """Each parameter at half and at one and a half times its value."""
+    for case, name, factor in itertools.product(base, PARAMETERS, (0.5, 1.5)):
+        yield replace(case, group="varied", name=f"{case.name}, {name} x {factor}", settings={**case.settings, name: PARAMETERS[name] * factor})
+
+
+def held_out(count: int, seed: int) -> Iterator[Case]:
+    """Random cases that nobody looked at while the controller was designed; the seed is the only handle."""
+    dice = random.Random(seed)
+    for index in range(count):
+        fifo = dice.random() < 0.5
+        tenant_count = dice.choice((1, 1, 2, 2, 3, 4, 6, 8))
+        shares = [dice.uniform(0.3, 1) for _ in range(tenant_count)]
+        total = dice.uniform(20, 92) if tenant_count > 1 else dice.uniform(1, 99)
+        tenants = []
+        largest_us = 10 ** dice.uniform(2, 4)
+        for share in shares:
+            sizes = tuple(round(largest_us * 10 ** dice.uniform(-1, 0)) for _ in range(dice.choice((1, 1, 2, 4))))
+            tenants.append(
+                Tenant(
+                    max(1, min(99, round(total * share / sum(shares)))),
+                    tuple(float(max(20, us)) for us in sizes),
+                    sync=dice.random() < 0.3,
+                    cv=dice.choice((0.0, 0.0, 0.2, 0.5)),
+                    processes=dice.choice((1, 1, 1, 2)),
+                    streams=dice.choice((1, 1, 1, 2)),
+                )
+            )
+        settings = {name: value * dice.uniform(0.5, 1.5) for name, value in PARAMETERS.items()}
+        name = f"{index}: " + ", ".join(f"{tenant.limit} of {tenant_name(tenant)}" for tenant in tenants)
+        length_ms = max(12000.0, *(long_enough_ms(tenant, 200) for tenant in tenants), 0)
+        yield Case("held out", name, tuple(tenants), fifo=fifo, settings=settings, warmup_ms=5000, length_ms=min(length_ms, 200000), seed=index + 1)
+
+
+def quick() -> list[Case]:
+    cases = list(sweep([1, 5, 20, 35, 50, 65, 80, 95, 99]))
+    cases += sweep([5, 50, 95], fifo=True)
+    for fifo in (False, True):
+        cases += itertools.chain(shared(fifo), processes(fifo), changes(fifo), duty(fifo), modes(fifo), hostile(fifo), blind(fifo))
+        base = [case for case in shared(fifo) if case.name in ("30/60 of 1 ms", "10/30/55 mixed")]
+        cases += varied(base)
+    return cases
+
+
+def full() -> list[Case]:
+    cases = list(sweep(list(range(1, 100))))
+    cases += sweep(list(range(1, 100, 7)), fifo=True)
+    for fifo in (False, True):
+        for seed in (1, 2, 3):
+            for case in itertools.chain(shared(fifo), processes(fifo), changes(fifo), duty(fifo), modes(fifo)):
+                cases.append(replace(case, seed=seed, name=f"{case.name}, seed {seed}"))
+        cases += itertools.chain(hostile(fifo), blind(fifo))
+        cases += varied(list(shared(fifo)))
+        cases += varied([case for case in changes(fifo) if case.name.startswith("1 ms 50")])
+        cases += varied(list(sweep([10, 50, 90], (20.0, 300.0, 10000.0), fifo)))
+    return cases

@@ -1,0 +1,169 @@
+"""Whether a run met its targets.
+
+Owns the targets and the reasons why one does not apply. The truth it compares with is the simulated engine's own count of GPU time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from . import cases
+from .cases import Case, Tenant
+
+MEAN_POINTS = 1.5
+MAE_POINTS = 3.0
+LOSS_PERCENT = 2.0
+LEDGER_POINTS = 1.5
+JAIN = 0.99
+CHANGE_MS = 300.0
+MAE_KERNEL_US = 10000.0  # longer ones cannot be spread over a window of 200 ms
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One number of one tenant against its bound. ``applies`` is empty, or says why the bound is not asserted."""
+
+    case: Case
+    tenant: int
+    what: str
+    value: float
+    bound: float
+    exempt: str = ""
+
+    @property
+    def missed(self) -> bool:
+        return not self.exempt and not self.value <= self.bound
+
+    @property
+    def excused(self) -> bool:
+        return bool(self.exempt) and not self.value <= self.bound
+
+    def __str__(self) -> str:
+        text = f"{self.case.label}, tenant {self.tenant}: {self.what} {self.value:.2f}, at most {self.bound:.2f}"
+        return f"{text} ({self.exempt})" if self.exempt else text
+
+
+def attainable_percent(case: Case, tenant: Tenant) -> float:
+    """What the program could use of a GPU of its own: a synchronous one leaves it idle between its kernels."""
+    work_us = tenant.mean_us
+    host_us = (tenant.launch_us or case.parameter("launch_us")) + tenant.gap_us
+    cycle_us = work_us + host_us + case.parameter("sync_us") if tenant.sync else max(work_us, host_us)
+    return min(100.0, 100 * work_us * tenant.processes / cycle_us)
+
+
+def target_percent(case: Case, tenant: Tenant) -> float:
+    target = float(tenant.limit)
+    if tenant.off_ms:
+        period_ms = tenant.on_ms + tenant.off_ms
+        earned = target * (tenant.on_ms + min(tenant.off_ms, cases.BANK_MS)) / period_ms
+        target = min(earned, 100 * tenant.on_ms / period_ms)
+    return min(target, attainable_percent(case, tenant))
+
+
+def jain(values: list[float]) -> float:
+    squares = sum(value * value for value in values)
+    return 1.0 if squares == 0 else sum(values) ** 2 / (len(values) * squares)
+
+
+def slow_neighbour(case: Case, tenant: Tenant) -> bool:
+    """Somebody's kernels are ten times ours: whoever waits behind one of them is late by a good part of a window."""
+    return any(max(other.kernel_us) * (1 + 2 * other.cv) >= 10 * tenant.mean_us and max(other.kernel_us) > 1000 for other in case.tenants if other is not tenant)
+
+
+def steady(case: Case, number: int, tenant: Tenant, result: dict[str, Any]) -> Iterator[Verdict]:
+    """Mean, error per window, lost work, ledger and fairness of a tenant whose limit does not change."""
+    target = target_percent(case, tenant)
+    mean = float(result["mean"])
+    kernel_share = 100 * tenant.mean_us * (1 + tenant.cv) / 1000 / case.length_ms  # one kernel more or less
+    contended = len(case.tenants) > 1
+    excuse = case.informative
+    tiny = "events cannot tell 20 us of work from their own time" if tenant.sync and min(tenant.kernel_us) < 50 else ""
+    yield Verdict(case, number, "mean off by", abs(mean - target), MEAN_POINTS + kernel_share, excuse)
+    windows = result["windows"]
+    mae = sum(abs(window - target) for window in windows) / len(windows)
+    largest_us = max(tenant.kernel_us)
+    if largest_us > MAE_KERNEL_US or (case.fifo and any(max(other.kernel_us) > MAE_KERNEL_US for other in case.tenants)):
+        excuse = excuse or "kernels longer than the window can spread"
+    elif slow_neighbour(case, tenant):
+        excuse = excuse or "short kernels among slow ones"
+    elif tenant.off_ms:
+        excuse = excuse or "pauses: judged by the mean"
+    yield Verdict(case, number, "MAE", mae, MAE_POINTS, excuse)
+    loss = 100 * max(0.0, target - mean - kernel_share) / target
+    reason = case.informative or tiny or ("judged by the mean: NVML counts whole percents" if contended or tenant.processes > 1 else "")
+    yield Verdict(case, number, "lost % of the quota", loss, LOSS_PERCENT, reason)
+    yield Verdict(case, number, "ledger off by", abs(float(result["used"]) - mean), LEDGER_POINTS + kernel_share, case.informative)
+    if tenant.processes > 1 and not tenant.kill_ms:
+        yield Verdict(case, number, "1 - Jain of processes", 1 - jain(result["processes"]), 1 - JAIN, case.informative)
+
+
+def limits_over_time(case: Case, number: int) -> list[tuple[float, int]]:
+    return [(0.0, case.tenants[number].limit), *((at_ms, limit) for at_ms, tenant, limit in case.changes if tenant == number)]
+
+
+def changing(case: Case, number: int, tenant: Tenant, result: dict[str, Any]) -> Iterator[Verdict]:
+    """From 300 ms after a change on, windows of 200 ms are within the error that a steady limit may have."""
+    per_window = round(cases.WINDOW_MS / case.window_ms)
+    windows = result["windows"]
+    timeline = limits_over_time(case, number)
+    steps = [(at, limit, (timeline[i + 1][0] if i + 1 < len(timeline) else case.warmup_ms + case.length_ms)) for i, (at, limit) in enumerate(timeline)]
+    for at_ms, limit, until_ms in steps:
+        begin_ms = max(at_ms, tenant.start_ms, case.warmup_ms) + CHANGE_MS
+        first = int((begin_ms - case.warmup_ms) / case.window_ms) + 1
+        last = int((until_ms - case.warmup_ms) / case.window_ms)
+        spans = [windows[i : i + per_window] for i in range(first, last - per_window + 1)]
+        if not spans:
+            continue
+        target = min(100.0 if limit >= 100 else float(limit), attainable_percent(case, tenant))
+        errors = [abs(sum(span) / len(span) - target) for span in spans]
+        # single windows may split a kernel; their bound is the mean error, and one kernel for the worst
+        yield Verdict(case, number, f"MAE 300 ms after {limit} at {at_ms:g} ms", sum(errors) / len(errors), MAE_POINTS)
+        first_error = sum(errors[:per_window]) / len(errors[:per_window])
+        yield Verdict(case, number, f"first window after {limit} at {at_ms:g} ms", first_error, MAE_POINTS + 100 * tenant.mean_us / 1000 / cases.WINDOW_MS)
+
+
+def flapping(case: Case, number: int, result: dict[str, Any]) -> Iterator[Verdict]:
+    """While it flaps the mean is between the limits' mean and 5 points below (a bank is cut at each change); after it, the last limit."""
+    windows = result["windows"]
+    at_ms = [at for at, _, _ in case.changes]
+    first, last = int((at_ms[0] + CHANGE_MS - case.warmup_ms) / case.window_ms), int((at_ms[-1] - case.warmup_ms) / case.window_ms)
+    mean = sum(windows[first:last]) / (last - first)
+    yield Verdict(case, number, "mean of 20/80 off by", abs(mean - 50), 2.0)
+    after = windows[int((at_ms[-1] + CHANGE_MS - case.warmup_ms) / case.window_ms) + 1 :]
+    yield Verdict(case, number, "mean after it off by", abs(sum(after) / len(after) - case.changes[-1][2]), MEAN_POINTS)
+
+
+def mode(case: Case, results: list[dict[str, Any]]) -> Iterator[Verdict]:
+    if case.name.startswith(("elastic, alone", "never")):
+        yield Verdict(case, 0, "unused by the only tenant", 100 - float(results[0]["mean"]), 3.0)
+    elif case.name.startswith("elastic, both"):
+        for number, tenant in enumerate(case.tenants):
+            yield Verdict(case, number, "mean off by", abs(float(results[number]["mean"]) - tenant.limit), MEAN_POINTS)
+    else:
+        windows = results[1]["windows"]
+        both = windows[: int(4000 / case.window_ms) - 1]
+        alone = windows[int(4000 / case.window_ms) + 2 : int(8000 / case.window_ms) - 1]
+        yield Verdict(case, 1, "lower one beside a higher one off a quarter of 40 by", abs(sum(both) / len(both) - 10), MEAN_POINTS)
+        yield Verdict(case, 1, "unused by the lower one while alone", 100 - sum(alone) / len(alone), 5.0)
+
+
+def judge(case: Case, result: dict[str, Any]) -> list[Verdict]:
+    tenants: list[dict[str, Any]] = result["tenants"]
+    if case.group == "mode":
+        return list(mode(case, tenants))
+    verdicts: list[Verdict] = []
+    for number, tenant in enumerate(case.tenants):
+        if not tenant.judged:
+            continue
+        if case.group == "flapping":
+            verdicts += flapping(case, number, tenants[number])
+        elif case.changes:
+            verdicts += changing(case, number, tenant, tenants[number])
+        else:
+            verdicts += steady(case, number, tenant, tenants[number])
+    judged = [(tenant, float(tenants[i]["mean"])) for i, tenant in enumerate(case.tenants) if tenant.judged]
+    if len(judged) > 1 and all(tenant == judged[0][0] for tenant, _ in judged) and not case.informative:
+        verdicts.append(Verdict(case, 0, "1 - Jain of equal tenants", 1 - jain([mean for _, mean in judged]), 1 - JAIN))
+    return verdicts
