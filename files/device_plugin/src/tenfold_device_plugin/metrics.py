@@ -26,6 +26,7 @@ __all__ = ["MetricsServer", "SliceCollector"]
 CONTAINER_LABELS = ["node_name", "device_uuid", "device_index", "namespace", "pod", "container", "tier"]
 CARD_LABELS = ["node_name", "device_uuid", "device_index"]
 MICROSECONDS = 1_000_000
+STOP_POLL_SECONDS = 0.1
 
 
 class SliceCollector:
@@ -207,7 +208,7 @@ class MetricsServer:
         self._server = ThreadingHTTPServer((host, int(port)), Handler)
         self._server.daemon_threads = True
         self.port: int = self._server.server_address[1]
-        self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(STOP_POLL_SECONDS,), name="metrics", daemon=True)
 
     def start(self) -> None:
         self._thread.start()

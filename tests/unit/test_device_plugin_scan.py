@@ -1,0 +1,170 @@
+"""Cards through NVML: what is sick, what recovers, what stays known."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tenfold_device_plugin.errors import CardsUnavailable
+from tenfold_device_plugin.scan import AbsentCards, Inventory, NvmlCards
+from tests.unit.device_plugin_bench import CARD_A, CARD_B, FakeCards, ManualClock
+
+
+class NvmlError(Exception):
+    pass
+
+
+class FakeNvml:
+    """pynvml's functions over two cards; ``broken`` names calls that fail, by call or by (call, card)."""
+
+    NVMLError = NvmlError
+    nvmlEventTypeXidCriticalError = 8  # noqa: N815 (pynvml's name)
+
+    def __init__(self) -> None:
+        self.uuids = [CARD_A, CARD_B]
+        self.total_bytes = 81251 * 2**20 + 5
+        self.broken: set[Any] = set()
+        self.events: list[tuple[str, int]] = []
+        self.mode = 0
+        self.initialised = 0
+
+    def __getattr__(self, call: str) -> Any:
+        def answer(*arguments: Any) -> Any:
+            if call in self.broken or (arguments and (call, arguments[0]) in self.broken):
+                raise NvmlError(f"{call}: Unknown Error")
+            return getattr(self, f"_{call}")(*arguments)
+
+        return answer
+
+    def _nvmlInit(self) -> None:  # noqa: N802
+        self.initialised += 1
+
+    def _nvmlShutdown(self) -> None:  # noqa: N802
+        pass
+
+    def _nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        return len(self.uuids)
+
+    def _nvmlDeviceGetHandleByIndex(self, index: int) -> str:  # noqa: N802
+        return self.uuids[index]
+
+    def _nvmlDeviceGetUUID(self, handle: str) -> bytes:  # noqa: N802 (old bindings return bytes)
+        return handle.encode()
+
+    def _nvmlDeviceGetName(self, _handle: str) -> str:  # noqa: N802
+        return "NVIDIA A800-SXM4-80GB"
+
+    def _nvmlDeviceGetMemoryInfo(self, _handle: str) -> Any:  # noqa: N802
+        return SimpleNamespace(total=self.total_bytes, used=7, free=self.total_bytes - 7)
+
+    def _nvmlDeviceGetMigMode(self, _handle: str) -> list[int]:  # noqa: N802
+        return [0, 0]
+
+    def _nvmlDeviceGetComputeMode(self, _handle: str) -> int:  # noqa: N802
+        return self.mode
+
+    def _nvmlDeviceGetUtilizationRates(self, _handle: str) -> Any:  # noqa: N802
+        return SimpleNamespace(gpu=42)
+
+    def _nvmlEventSetCreate(self) -> str:  # noqa: N802
+        return "events"
+
+    def _nvmlDeviceRegisterEvents(self, *_arguments: Any) -> None:  # noqa: N802
+        pass
+
+    def _nvmlEventSetWait(self, _events: Any, _timeout_ms: int) -> Any:  # noqa: N802
+        if not self.events:
+            raise NvmlError("Timeout")
+        uuid, xid = self.events.pop(0)
+        return SimpleNamespace(device=uuid, eventData=xid)
+
+
+@pytest.fixture
+def nvml() -> FakeNvml:
+    return FakeNvml()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def source(nvml: FakeNvml, clock: ManualClock) -> NvmlCards:
+    return NvmlCards(nvml, clock, xid_hold_seconds=300)
+
+
+def faults(source: NvmlCards) -> list[str]:
+    return [card.fault for card in source.scan()]
+
+
+class TestNvmlCards:
+    def test_are_shown_with_whole_mib(self, source: NvmlCards) -> None:
+        assert [(card.index, card.uuid, card.memory_mib, card.healthy) for card in source.scan()] == [
+            (0, CARD_A, 81251, True),
+            (1, CARD_B, 81251, True),
+        ]
+
+    def test_turn_sick_by_a_critical_xid_and_recover_after_the_hold(self, source: NvmlCards, nvml: FakeNvml, clock: ManualClock) -> None:
+        source.scan()
+        nvml.events = [(CARD_B, 79)]
+        assert faults(source) == ["", "critical XID 79"]
+        clock.advance(299)
+        assert faults(source) == ["", "critical XID 79"]
+        clock.advance(1)
+        assert faults(source) == ["", ""]
+
+    def test_stay_healthy_by_xids_that_are_a_programs_fault(self, source: NvmlCards, nvml: FakeNvml) -> None:
+        source.scan()
+        nvml.events = [(CARD_A, xid) for xid in (13, 31, 43, 45, 68, 109)]
+        assert faults(source) == ["", ""]
+
+    @pytest.mark.parametrize("call", ["nvmlEventSetCreate", "nvmlDeviceGetMigMode", "nvmlDeviceGetComputeMode", "nvmlDeviceRegisterEvents"])
+    def test_do_without_optional_calls(self, source: NvmlCards, nvml: FakeNvml, call: str) -> None:
+        nvml.broken = {call}
+        assert faults(source) == ["", ""]
+
+    def test_in_exclusive_mode_cannot_be_shared(self, source: NvmlCards, nvml: FakeNvml) -> None:
+        nvml.mode = 3
+        assert all("compute mode is not DEFAULT" in fault for fault in faults(source))
+
+    def test_are_unavailable_without_a_driver_and_come_back_with_it(self, source: NvmlCards, nvml: FakeNvml) -> None:
+        nvml.broken = {"nvmlDeviceGetCount"}
+        with pytest.raises(CardsUnavailable, match="NVML does not answer: nvmlDeviceGetCount: Unknown Error"):
+            source.scan()
+        assert source.use() == {}
+        nvml.broken = set()
+        assert len(source.scan()) == 2 and nvml.initialised == 2
+
+    def test_show_their_use(self, source: NvmlCards) -> None:
+        source.scan()
+        assert source.use()[CARD_B].used_bytes == 7 and source.use()[CARD_B].busy_percent == 42
+
+    def test_without_utilisation_still_show_their_memory(self, source: NvmlCards, nvml: FakeNvml) -> None:
+        source.scan()
+        nvml.broken = {"nvmlDeviceGetUtilizationRates"}
+        assert source.use()[CARD_A].busy_percent is None
+
+
+class TestInventory:
+    def test_remembers_a_card_that_fell_off_the_bus(self, source: NvmlCards, nvml: FakeNvml) -> None:
+        inventory = Inventory(source)
+        inventory.refresh()
+        nvml.broken = {("nvmlDeviceGetName", CARD_A)}
+        assert [(card.uuid, card.fault) for card in inventory.refresh()] == [(CARD_A, "NVML does not answer for it"), (CARD_B, "")]
+        nvml.broken = set()
+        assert all(card.healthy for card in inventory.refresh())
+
+    def test_remembers_all_cards_while_nvml_is_silent(self) -> None:
+        cards = FakeCards()
+        inventory = Inventory(cards)
+        inventory.refresh()
+        cards.silent = True
+        assert [card.healthy for card in inventory.refresh()] == [False, False]
+
+    def test_of_a_node_without_nvml_is_empty_and_the_source_says_why(self) -> None:
+        assert list(Inventory(AbsentCards("no package")).refresh()) == []
+        with pytest.raises(CardsUnavailable, match="no package"):
+            AbsentCards("no package").scan()
