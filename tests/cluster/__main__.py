@@ -8,8 +8,10 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Callable
+from types import FrameType
 
 from . import debian, images, inputs, layout, podman
 from . import plugin_image as plugin_images
@@ -105,7 +107,13 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+def _interrupt(_: int, __: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
 def main() -> int:
+    # a polite kill ends our children as Ctrl-C does
+    signal.signal(signal.SIGTERM, _interrupt)
     arguments = parser().parse_args()
     run: Command = arguments.run
     try:

@@ -47,11 +47,15 @@ def ensure(paths: Paths, versions: Versions, console: Console) -> dict[str, Path
     compiler = go_version()
     components = builds.components(versions, HYPERKUBE_SOURCE.read_text(encoding="utf-8"))
     folders = {component.name: paths.bin / f"{component.name}-{component.key(compiler)}" for component in components}
-    missing = [component for component in components if not folders[component.name].is_dir()]
-    if missing:
-        with lock.held(paths.build_lock, "compile the fleet's components"):
-            for number, component in enumerate(missing, 1):
-                console.say(f"[{number}/{len(missing)}] {component.title}: compiling (about {component.cold_minutes:g} min cold)")
+
+    def missing() -> list[Component]:
+        return [component for component in components if not folders[component.name].is_dir()]
+
+    if missing():
+        with lock.awaited(paths.build_lock, "compile the fleet's components", console, deadline_seconds=BUILD_DEADLINE_SECONDS):
+            wanted = missing()
+            for number, component in enumerate(wanted, 1):
+                console.say(f"[{number}/{len(wanted)}] {component.title}: compiling (about {component.cold_minutes:g} min cold)")
                 _build(component, folders[component.name], paths, versions, console)
     return folders
 

@@ -16,9 +16,7 @@ from .errors import FleetError
 # program or file that shows the package is there -> package
 PACKAGES = {
     "podman": "podman",
-    "conmon": "conmon",
     "runc": "runc",
-    "buildah": "buildah",
     "debootstrap": "debootstrap",
     "ip": "iproute2",
     "nsenter": "util-linux",

@@ -16,11 +16,12 @@ from .disk import Content
 from .errors import FleetError
 from .layout import Machine
 from .machine import MachineFile
-from .paths import ROOT, Paths
+from .paths import ROOT, Paths, keep_newest
 from .systemd import Unit
 
 SIMULATOR = ROOT / "tests" / "simulator"
 BUILD_DEADLINE_SECONDS = 600
+BUILDS_KEPT = 4
 CARD_MODEL = "a800-80gb"
 LIBRARIES = "usr/lib/x86_64-linux-gnu"
 PROFILES = "usr/share/tenfold-sim/profiles"
@@ -87,4 +88,6 @@ def ensure(paths: Paths, console: Console) -> Driver:
         console.watch("simulated driver", argv, log=log, deadline_seconds=BUILD_DEADLINE_SECONDS)
         shutil.rmtree(staging / "obj", ignore_errors=True)
         staging.rename(folder)
+        # machines have hard links to the files of theirs
+        keep_newest(folder.parent, "[0-9a-f]*", BUILDS_KEPT)
     return Driver(folder)

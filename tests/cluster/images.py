@@ -103,7 +103,7 @@ def ensure_podman_image(image: str, tree: Path, changes: Sequence[str], paths: P
     key = fingerprint.of(image, tree.name, *changes)
     if _podman_label(image) == key:
         return
-    with lock.held(paths.build_lock, f"import the image {image!r}"):
+    with lock.awaited(paths.build_lock, f"import the image {image!r}", console, deadline_seconds=rootfs.LOCK_DEADLINE_SECONDS):
         console.say(f"importing the image {image}")
         argv = ["podman", "import", "--quiet", *(f"--change={change}" for change in (*changes, f"LABEL {KEY_LABEL}={key}")), "-", image]
         with subprocess.Popen(["tar", "-C", str(tree), "--numeric-owner", "-c", "."], stdout=subprocess.PIPE) as tar:

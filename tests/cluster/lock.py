@@ -7,7 +7,10 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
+from . import wait
+from .console import Console
 from .errors import FleetError
 
 
@@ -18,17 +21,51 @@ def held(path: Path, purpose: str) -> Iterator[None]:
     The kernel drops the lock with the process, so an interrupted run leaves none behind; the words in the file only name the owner.
     Errors: FleetError with the owner's process id and purpose.
     """
+    with _opened(path) as file:
+        if not _taken(file):
+            raise FleetError(f"cannot {purpose}: {str(path)!r} is held by {_owner(file)}; wait for it, or end that process")
+        with _signed(file, purpose):
+            yield
+
+
+@contextmanager
+def awaited(path: Path, purpose: str, console: Console, *, deadline_seconds: float) -> Iterator[None]:
+    """Hold the lock file ``path`` as soon as whoever has it is done, and say whom we wait for.
+
+    Errors: FleetError after deadline_seconds.
+    """
+    with _opened(path) as file:
+        if not _taken(file):
+            console.say(f"waiting to {purpose}: {_owner(file)} is at work")
+            wait.until(f"the lock {str(path)!r}", lambda: None if _taken(file) else _owner(file), deadline_seconds=deadline_seconds)
+        with _signed(file, purpose):
+            yield
+
+
+def _opened(path: Path) -> IO[str]:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            file.seek(0)
-            owner = file.read().strip() or "another process"
-            raise FleetError(f"cannot {purpose}: {str(path)!r} is held by {owner}; wait for it, or end that process") from error
-        file.truncate(0)
-        file.write(f"process {os.getpid()} (to {purpose})\n")
-        file.flush()
-        os.set_inheritable(file.fileno(), False)
+    return path.open("a+", encoding="utf-8")
+
+
+def _taken(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _owner(file: IO[str]) -> str:
+    file.seek(0)
+    return file.read().strip() or "another process"
+
+
+@contextmanager
+def _signed(file: IO[str], purpose: str) -> Iterator[None]:
+    file.truncate(0)
+    file.write(f"process {os.getpid()} (to {purpose})\n")
+    file.flush()
+    try:
         yield
+    finally:
         file.truncate(0)

@@ -6,6 +6,7 @@ Owns folder names; what is inside belongs to the part that writes it.
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,6 +51,7 @@ class Paths:
 
     @property
     def build_lock(self) -> Path:
+        """Held by whoever fills the cache."""
         return self.cache / "build.lock"
 
     @property
@@ -64,6 +66,16 @@ class Paths:
     @property
     def kubeconfig(self) -> Path:
         return self.sim / "admin.conf"
+
+
+def keep_newest(folder: Path, pattern: str, count: int) -> None:
+    """Remove all but the ``count`` youngest files or folders that match; only for things that a running fleet does not need."""
+    found = sorted(folder.glob(pattern), key=lambda path: path.stat().st_mtime, reverse=True)
+    for old in found[count:]:
+        if old.is_dir():
+            shutil.rmtree(old)
+        else:
+            old.unlink()
 
 
 def point(link: Path, target: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from . import command, debian, fingerprint, images, lock, podman, rootfs
 from .console import Console
 from .images import Archive
-from .paths import ROOT, Paths, point
+from .paths import ROOT, Paths, keep_newest, point
 from .versions import Versions
 
 IMAGE = "localhost/tenfold-device-plugin"
@@ -25,6 +25,8 @@ PYTHON_VERSION = "3.11"
 PLATFORMS = ("manylinux_2_34_x86_64", "manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64", "any")
 DOWNLOAD_DEADLINE_SECONDS = 600
 BUILD_DEADLINE_SECONDS = 600
+# 100 MB each, one for every change of the sources
+ARCHIVES_KEPT = 3
 
 
 def ensure(paths: Paths, console: Console) -> Archive:
@@ -40,8 +42,9 @@ def ensure(paths: Paths, console: Console) -> Archive:
         key = fingerprint.of(sources, rootfs.BASE.key)
         archive = Archive(f"{IMAGE}:{versions.tenfold}", paths.images / f"tenfold-device-plugin-{key}.tar")
         if not archive.path.is_file():
-            with lock.held(paths.build_lock, "build the device plugin's image"):
+            with lock.awaited(paths.build_lock, "build the device plugin's image", console, deadline_seconds=rootfs.LOCK_DEADLINE_SECONDS):
                 _build(archive, context, paths, console)
+            keep_newest(paths.images, "tenfold-device-plugin-*.tar", ARCHIVES_KEPT)
     point(paths.current / "images" / "tenfold-device-plugin.tar", archive.path)
     return archive
 

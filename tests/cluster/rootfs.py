@@ -16,6 +16,8 @@ from .console import Console
 from .paths import Paths
 
 BOOTSTRAP_DEADLINE_SECONDS = 1200
+# whoever holds the cache may be compiling Kubernetes
+LOCK_DEADLINE_SECONDS = 3600
 
 # What a node has before Tenfold; no compiler on purpose (the hook is compiled elsewhere).
 NODE_PACKAGES = (
@@ -93,7 +95,9 @@ def ensure(tree: Tree, paths: Paths, console: Console) -> Path:
     folder = paths.rootfs / f"{tree.name}-{tree.key}"
     if folder.is_dir():
         return folder
-    with lock.held(paths.build_lock, f"make the root file system {tree.name!r}"):
+    with lock.awaited(paths.build_lock, f"make the root file system {tree.name!r}", console, deadline_seconds=LOCK_DEADLINE_SECONDS):
+        if folder.is_dir():
+            return folder
         console.say(f"root file system {tree.name!r}: Debian {debian.SUITE} by debootstrap (about 1 min)")
         staging = folder.with_name(f".{folder.name}.partial")
         shutil.rmtree(staging, ignore_errors=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import command, lock, wait
+from tests.cluster.console import Console
 from tests.cluster.errors import FleetError
 
 
@@ -62,6 +63,27 @@ class TestLock:
         process.join()
         with lock.held(tmp_path / "lock", "try again"):
             pass
+
+    def test_waiting_ends_when_the_owner_does(self, tmp_path: Path) -> None:
+        ours, theirs = multiprocessing.Pipe()
+        process = multiprocessing.get_context("spawn").Process(target=_hold, args=(tmp_path / "lock", theirs))
+        process.start()
+        ours.recv()
+        ours.send("done")
+        with lock.awaited(tmp_path / "lock", "build", Console(quiet=True), deadline_seconds=30):
+            process.join()
+        assert process.exitcode == 0
+
+    def test_waiting_too_long_names_the_owner(self, tmp_path: Path) -> None:
+        ours, theirs = multiprocessing.Pipe()
+        process = multiprocessing.get_context("spawn").Process(target=_hold, args=(tmp_path / "lock", theirs))
+        process.start()
+        owner = ours.recv()
+        refusal = rf"waited 0 s for the lock .*: process {owner} \(to hold it\)"
+        with pytest.raises(FleetError, match=refusal), lock.awaited(tmp_path / "lock", "build", Console(quiet=True), deadline_seconds=0):
+            pass
+        ours.send("done")
+        process.join()
 
     def test_lock_of_a_killed_process_is_free(self, tmp_path: Path) -> None:
         ours, theirs = multiprocessing.Pipe()
