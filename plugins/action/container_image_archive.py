@@ -72,12 +72,10 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             return {**result, "failed": True, "msg": str(error)}
         answer = self._call(options, task_vars)
         if answer.get("changed") and not answer.get("failed") and not self._task.check_mode:
-            remote = self._connection._shell.join_path(self._make_tmp_path(), "image.tar")
-            try:
-                self._transfer_file(str(path), remote)
-                answer = self._call({**options, "remote_archive": remote}, task_vars)
-            finally:
-                self._remove_tmp_path(self._connection._shell.tmpdir)
+            # Ansible has made this folder because of TRANSFERS_FILES, and removes it after the task.
+            remote = self._connection._shell.join_path(self._connection._shell.tmpdir, "image.tar")
+            self._transfer_file(str(path), remote)
+            answer = self._call({**options, "remote_archive": remote}, task_vars)
         result.update(answer)
         if result.get("changed"):
             texts = [f"{result[key]}\n" if result.get(key) else "" for key in ("previous_digest", "digest")]

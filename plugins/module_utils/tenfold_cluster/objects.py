@@ -147,9 +147,10 @@ def satisfies(live: Any, patch: Any) -> bool:
     """True when the JSON merge patch *patch* would leave *live* as it is (RFC 7386: null removes, mappings merge, the rest replaces)."""
     if not isinstance(patch, dict):
         return bool(live == patch)
-    if not isinstance(live, dict):
-        return all(value is None for value in patch.values()) and live is None
-    return all(name not in live if value is None else name in live and satisfies(live[name], value) for name, value in patch.items())
+    there = live if isinstance(live, dict) else {}
+    if live is not None and not isinstance(live, dict):
+        return False
+    return all(name not in there if value is None else satisfies(there.get(name), value) for name, value in patch.items())
 
 
 def touched(live: Any, patch: Any) -> Any:
