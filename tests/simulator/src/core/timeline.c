@@ -1,0 +1,350 @@
+/* timeline.c - the simulated engine of each card (contract: timeline.h).
+ *
+ * FIFO: the oldest submitted piece runs to its end. Round robin: channels with work take turns of slice_ns, a change of channel costs
+ * switch_ns; a channel that is alone is not interrupted. Kernels of one process never overlap, whatever stream they are in: the
+ * hardware could overlap small ones, a limiter must not rely on it. */
+#include "timeline.h"
+
+#include <errno.h>
+#include <string.h>
+
+static struct sim_item *head_of(struct sim_channel *channel)
+{
+    return &channel->items[channel->completed % SIM_RING_ITEMS];
+}
+
+static bool has_work(const struct sim_channel *channel)
+{
+    return channel->live && channel->completed < channel->submitted;
+}
+
+/* Books busy time into windows of window_ns; a window that nobody used leaves no sample, as with NVML. */
+static void meter_add(struct sim_meter *meter, int64_t from_ns, int64_t run_ns, int64_t window_ns)
+{
+    while (run_ns > 0) {
+        int64_t window_start_ns = from_ns - from_ns % window_ns;
+        if (meter->window_start_ns != window_start_ns) {
+            if (meter->busy_ns > 0) {
+                meter->samples[meter->next_sample % SIM_SAMPLES_MAX] = (struct sim_sample){
+                    .end_ns = meter->window_start_ns + window_ns, .busy_percent = (uint32_t)(meter->busy_ns * 100 / window_ns)};
+                meter->next_sample++;
+            }
+            meter->window_start_ns = window_start_ns;
+            meter->busy_ns = 0;
+        }
+        int64_t room_ns = window_start_ns + window_ns - from_ns;
+        int64_t part_ns = run_ns < room_ns ? run_ns : room_ns;
+        meter->busy_ns += part_ns;
+        from_ns += part_ns;
+        run_ns -= part_ns;
+    }
+}
+
+int timeline_busy_percent(const struct sim_state *state, const struct sim_meter *meter, int64_t now_ns, int64_t horizon_ns)
+{
+    const int64_t window_ns = state->time.window_ns;
+    const int64_t published_ns = now_ns - state->time.window_lag_ns;
+    /* the open window may have ended without anybody touching the meter since */
+    int64_t open_end_ns = meter->window_start_ns + window_ns;
+    if (meter->busy_ns > 0 && open_end_ns <= published_ns)
+        return open_end_ns > now_ns - horizon_ns ? (int)(meter->busy_ns * 100 / window_ns) : -1;
+    for (uint32_t back = 1; back <= SIM_SAMPLES_MAX && back <= meter->next_sample; back++) {
+        const struct sim_sample *sample = &meter->samples[(meter->next_sample - back) % SIM_SAMPLES_MAX];
+        if (sample->end_ns <= published_ns)
+            return sample->end_ns > now_ns - horizon_ns ? (int)sample->busy_percent : -1;
+    }
+    return -1;
+}
+
+int timeline_mean_percent(const struct sim_state *state, const struct sim_meter *meter, int64_t now_ns, int64_t since_ns,
+                          int64_t *ret_newest_end_ns)
+{
+    const int64_t published_ns = now_ns - state->time.window_lag_ns, open_end_ns = meter->window_start_ns + state->time.window_ns;
+    int64_t sum_percent = 0, count = 0, newest_ns = 0;
+    if (meter->busy_ns > 0 && open_end_ns <= published_ns && open_end_ns > since_ns) {
+        sum_percent = meter->busy_ns * 100 / state->time.window_ns;
+        newest_ns = open_end_ns;
+        count = 1;
+    }
+    for (uint32_t back = 1; back <= SIM_SAMPLES_MAX && back <= meter->next_sample; back++) {
+        const struct sim_sample *sample = &meter->samples[(meter->next_sample - back) % SIM_SAMPLES_MAX];
+        if (sample->end_ns <= since_ns)
+            break;
+        if (sample->end_ns > published_ns)
+            continue;
+        sum_percent += sample->busy_percent;
+        count++;
+        newest_ns = sample->end_ns > newest_ns ? sample->end_ns : newest_ns;
+    }
+    if (count == 0)
+        return -1;
+    *ret_newest_end_ns = newest_ns;
+    return (int)(sum_percent / count);
+}
+
+static void complete_heads(struct sim_channel *channel, int64_t at_ns)
+{
+    while (has_work(channel) && head_of(channel)->remaining_ns == 0) {
+        head_of(channel)->end_ns = at_ns;
+        channel->completed++;
+    }
+}
+
+static void leave_order(struct sim_timeline *timeline, uint32_t position)
+{
+    memmove(&timeline->order[position], &timeline->order[position + 1], (timeline->channels - position - 1) * sizeof timeline->order[0]);
+    timeline->channels--;
+}
+
+/* order[] is the queue of channels with work; its first entry is next. Round robin moves a channel to the back when its turn ends. */
+static uint32_t choose(struct sim_state *state, struct sim_timeline *timeline)
+{
+    if (state->time.policy == SIM_POLICY_ROUND_ROBIN)
+        return 0;
+    uint32_t oldest = 0;
+    for (uint32_t i = 1; i < timeline->channels; i++)
+        if (head_of(&state->channels[timeline->order[i]])->sequence < head_of(&state->channels[timeline->order[oldest]])->sequence)
+            oldest = i;
+    return oldest;
+}
+
+static void begin_turn(struct sim_state *state, struct sim_timeline *timeline)
+{
+    uint32_t position = choose(state, timeline);
+    uint32_t chosen = timeline->order[position];
+    memmove(&timeline->order[1], &timeline->order[0], position * sizeof timeline->order[0]);
+    timeline->order[0] = chosen;
+    if (timeline->current != chosen + 1)
+        timeline->switch_left_ns = timeline->current ? state->time.switch_ns : 0;
+    timeline->current = chosen + 1;
+    timeline->slice_left_ns = state->time.slice_ns * state->channels[chosen].priority_percent / 100;
+}
+
+static void end_turn(struct sim_state *state, struct sim_timeline *timeline)
+{
+    uint32_t channel = timeline->order[0];
+    leave_order(timeline, 0);
+    if (has_work(&state->channels[channel]))
+        timeline->order[timeline->channels++] = channel;
+    if (timeline->channels)
+        begin_turn(state, timeline);
+}
+
+static void spend(struct sim_state *state, struct sim_card *card, struct sim_channel *channel, int64_t run_ns)
+{
+    struct sim_timeline *timeline = &card->timeline;
+    struct sim_item *head = head_of(channel);
+    head->remaining_ns -= run_ns;
+    channel->backlog_ns -= run_ns;
+    state->slots[channel->slot].gpu_time_ns[channel->card] += (uint64_t)run_ns;
+    timeline->busy_ns += (uint64_t)run_ns;
+    meter_add(&channel->meter, timeline->now_ns, run_ns, state->time.window_ns);
+    meter_add(&timeline->meter, timeline->now_ns, run_ns, state->time.window_ns);
+    timeline->now_ns += run_ns;
+    timeline->slice_left_ns -= run_ns;
+    complete_heads(channel, timeline->now_ns);
+}
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Has this turn ended? FIFO looks again after every piece, round robin after a slice; both when the channel is empty. */
+static bool is_turn_over(const struct sim_state *state, const struct sim_timeline *timeline, const struct sim_channel *channel,
+                         uint64_t completed_before)
+{
+    if (!has_work(channel))
+        return true;
+    if (state->time.policy == SIM_POLICY_FIFO)
+        return channel->completed != completed_before;
+    return timeline->slice_left_ns <= 0;
+}
+
+void timeline_advance(struct sim_state *state, uint32_t card_index, int64_t until_ns)
+{
+    struct sim_card *card = &state->cards[card_index];
+    struct sim_timeline *timeline = &card->timeline;
+    while (timeline->channels && timeline->now_ns < until_ns) {
+        if (timeline->switch_left_ns > 0) {
+            int64_t step_ns = least(timeline->switch_left_ns, until_ns - timeline->now_ns);
+            timeline->switch_left_ns -= step_ns;
+            timeline->now_ns += step_ns;
+            continue;
+        }
+        struct sim_channel *channel = &state->channels[timeline->order[0]];
+        uint64_t completed_before = channel->completed;
+        int64_t run_ns = least(head_of(channel)->remaining_ns, until_ns - timeline->now_ns);
+        if (state->time.policy == SIM_POLICY_ROUND_ROBIN)
+            run_ns = least(run_ns, timeline->slice_left_ns > 0 ? timeline->slice_left_ns : state->time.slice_ns);
+        spend(state, card, channel, run_ns);
+        if (is_turn_over(state, timeline, channel, completed_before))
+            end_turn(state, timeline);
+    }
+    if (timeline->now_ns < until_ns)
+        timeline->now_ns = until_ns;
+}
+
+int timeline_open_channel(struct sim_state *state, uint32_t slot, uint32_t card, uint32_t *ret_channel)
+{
+    for (uint32_t i = 0; i < SIM_CHANNELS_MAX; i++) {
+        struct sim_channel *channel = &state->channels[i];
+        if (channel->live)
+            continue;
+        channel->slot = slot;
+        channel->card = card;
+        channel->priority_percent = 100;
+        channel->submitted = channel->completed = 0;
+        channel->backlog_ns = 0;
+        memset(&channel->meter, 0, sizeof channel->meter);
+        channel->live = 1;
+        state->slots[slot].usage[card].channel = i + 1;
+        *ret_channel = i;
+        return 0;
+    }
+    return -ENOSPC;
+}
+
+void timeline_close_channel(struct sim_state *state, uint32_t index)
+{
+    struct sim_channel *channel = &state->channels[index];
+    struct sim_timeline *timeline = &state->cards[channel->card].timeline;
+    channel->live = 0;
+    state->slots[channel->slot].usage[channel->card].channel = 0;
+    for (uint32_t i = 0; i < timeline->channels; i++)
+        if (timeline->order[i] == index) {
+            leave_order(timeline, i);
+            if (i == 0 && timeline->channels)
+                begin_turn(state, timeline);
+            break;
+        }
+    if (timeline->current == index + 1) {
+        timeline->current = 0;
+        timeline->switch_left_ns = 0;
+    }
+}
+
+int timeline_submit(struct sim_state *state, uint32_t index, int64_t duration_ns, uint64_t cookie, uint64_t *ret_ticket,
+                    uint64_t *ret_evicted_cookie, int64_t *ret_evicted_end_ns)
+{
+    struct sim_channel *channel = &state->channels[index];
+    struct sim_timeline *timeline = &state->cards[channel->card].timeline;
+    if (channel->submitted - channel->completed >= SIM_RING_ITEMS)
+        return -EAGAIN;
+    const bool was_idle = !has_work(channel);
+    const uint64_t ticket = channel->submitted;
+    struct sim_item *item = &channel->items[ticket % SIM_RING_ITEMS];
+    const bool is_recycled = ticket >= SIM_RING_ITEMS;
+    *ret_evicted_cookie = is_recycled ? item->cookie : 0;
+    *ret_evicted_end_ns = is_recycled ? item->end_ns : 0;
+    *item = (struct sim_item){.remaining_ns = duration_ns, .sequence = state->next_sequence++, .cookie = cookie};
+    channel->submitted++;
+    channel->backlog_ns += duration_ns;
+    *ret_ticket = ticket;
+    if (!was_idle)
+        return 0;
+    complete_heads(channel, timeline->now_ns); /* a marker behind nothing is done at once */
+    if (has_work(channel)) {
+        timeline->order[timeline->channels++] = index;
+        if (timeline->channels == 1)
+            begin_turn(state, timeline);
+    }
+    return 0;
+}
+
+bool timeline_is_done(const struct sim_state *state, uint32_t channel, uint64_t ticket)
+{
+    return ticket < state->channels[channel].completed;
+}
+
+int64_t timeline_end_ns(const struct sim_state *state, uint32_t index, uint64_t ticket)
+{
+    const struct sim_channel *channel = &state->channels[index];
+    bool is_in_ring = ticket < channel->completed && channel->submitted - ticket <= SIM_RING_ITEMS;
+    return is_in_ring ? channel->items[ticket % SIM_RING_ITEMS].end_ns : 0;
+}
+
+/* Work that a channel must do before the ticket is done. */
+static int64_t backlog_until(const struct sim_channel *channel, uint64_t ticket)
+{
+    int64_t sum_ns = 0;
+    for (uint64_t t = channel->completed; t <= ticket && t < channel->submitted; t++)
+        sum_ns += channel->items[t % SIM_RING_ITEMS].remaining_ns;
+    return sum_ns;
+}
+
+static int64_t expected_end_fifo(const struct sim_state *state, uint32_t index, uint64_t ticket)
+{
+    const struct sim_timeline *timeline = &state->cards[state->channels[index].card].timeline;
+    const uint64_t sequence = state->channels[index].items[ticket % SIM_RING_ITEMS].sequence;
+    int64_t end_ns = timeline->now_ns + timeline->switch_left_ns;
+    for (uint32_t i = 0; i < timeline->channels; i++) {
+        const struct sim_channel *channel = &state->channels[timeline->order[i]];
+        for (uint64_t t = channel->completed; t < channel->submitted; t++) {
+            const struct sim_item *item = &channel->items[t % SIM_RING_ITEMS];
+            if (item->sequence > sequence && !(i == 0 && t == channel->completed)) /* what runs already is not put off */
+                break;
+            end_ns += item->remaining_ns;
+        }
+    }
+    return end_ns;
+}
+
+/* Plays the turns forward with nothing but each channel's backlog. */
+static int64_t expected_end_round_robin(const struct sim_state *state, uint32_t index, uint64_t ticket)
+{
+    const struct sim_timeline *timeline = &state->cards[state->channels[index].card].timeline;
+    int64_t left_ns[SIM_CHANNELS_MAX];
+    uint32_t queue[SIM_CHANNELS_MAX], count = timeline->channels;
+    for (uint32_t i = 0; i < count; i++) {
+        queue[i] = timeline->order[i];
+        left_ns[i] = queue[i] == index ? backlog_until(&state->channels[index], ticket) : state->channels[queue[i]].backlog_ns;
+    }
+    int64_t end_ns = timeline->now_ns + timeline->switch_left_ns, turn_ns = timeline->slice_left_ns;
+    while (count) {
+        const bool is_alone = count == 1;
+        int64_t run_ns = is_alone ? left_ns[0] : least(left_ns[0], turn_ns > 0 ? turn_ns : state->time.slice_ns);
+        end_ns += run_ns;
+        left_ns[0] -= run_ns;
+        if (left_ns[0] == 0 && queue[0] == index)
+            return end_ns;
+        uint32_t channel = queue[0];
+        int64_t rest_ns = left_ns[0];
+        count--;
+        memmove(&queue[0], &queue[1], count * sizeof queue[0]);
+        memmove(&left_ns[0], &left_ns[1], count * sizeof left_ns[0]);
+        if (rest_ns > 0) {
+            queue[count] = channel;
+            left_ns[count++] = rest_ns;
+        }
+        if (count) {
+            end_ns += queue[0] != channel ? state->time.switch_ns : 0;
+            turn_ns = state->time.slice_ns * state->channels[queue[0]].priority_percent / 100;
+        }
+    }
+    return end_ns;
+}
+
+int64_t timeline_expected_end_ns(const struct sim_state *state, uint32_t index, uint64_t ticket)
+{
+    if (timeline_is_done(state, index, ticket))
+        return state->cards[state->channels[index].card].timeline.now_ns;
+    return state->time.policy == SIM_POLICY_FIFO ? expected_end_fifo(state, index, ticket) : expected_end_round_robin(state, index, ticket);
+}
+
+void timeline_rebuild(struct sim_state *state, uint32_t card)
+{
+    struct sim_timeline *timeline = &state->cards[card].timeline;
+    timeline->channels = 0;
+    timeline->switch_left_ns = 0;
+    for (uint32_t i = 0; i < SIM_CHANNELS_MAX; i++) {
+        struct sim_channel *channel = &state->channels[i];
+        if (!channel->live || channel->card != card)
+            continue;
+        channel->backlog_ns = channel->submitted ? backlog_until(channel, channel->submitted - 1) : 0;
+        if (has_work(channel))
+            timeline->order[timeline->channels++] = i;
+    }
+    if (timeline->channels)
+        begin_turn(state, timeline);
+}

@@ -1,0 +1,113 @@
+/* callback.c - the thread that calls host functions (contract: callback.h).
+ *
+ * The thread is started by the first callback and sleeps without work. Work submitted behind a callback does not wait for it to
+ * return, unlike on hardware; waiting for the stream does. */
+#include "callback.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+struct callback {
+    struct callback *next;
+    CUstream stream;
+    CUcontext context;
+    uint64_t ticket_after;
+    CUhostFn function;
+    CUstreamCallback old;
+    void *user_data;
+};
+
+static pthread_mutex_t g_mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t g_changed = PTHREAD_COND_INITIALIZER;
+static struct callback *g_first, **g_last = &g_first; /* the one being called stays first until it returns */
+static bool g_has_thread;
+static _Atomic uint32_t g_pending;
+static __thread bool t_is_caller;
+
+static void *call_all(void *unused)
+{
+    (void)unused;
+    t_is_caller = true;
+    pthread_mutex_lock(&g_mutex);
+    for (;;) {
+        while (!g_first)
+            pthread_cond_wait(&g_changed, &g_mutex);
+        struct callback *callback = g_first;
+        pthread_mutex_unlock(&g_mutex);
+        CUresult status = stream_wait_ticket(callback->context, callback->ticket_after);
+        if (callback->function)
+            callback->function(callback->user_data);
+        else
+            callback->old(callback->stream, status, callback->user_data);
+        pthread_mutex_lock(&g_mutex);
+        g_first = callback->next;
+        if (!g_first)
+            g_last = &g_first;
+        atomic_fetch_sub(&g_pending, 1);
+        free(callback);
+        pthread_cond_broadcast(&g_changed);
+    }
+    return NULL;
+}
+
+static bool start_thread(void)
+{
+    pthread_t thread;
+    if (!g_has_thread && pthread_create(&thread, NULL, call_all, NULL) == 0) {
+        pthread_detach(thread);
+        g_has_thread = true;
+    }
+    return g_has_thread;
+}
+
+CUresult callback_submit(CUstream stream, CUhostFn function, CUstreamCallback old, void *user_data)
+{
+    struct callback *callback = malloc(sizeof *callback);
+    REQUIRE(callback, CUDA_ERROR_OUT_OF_MEMORY);
+    *callback = (struct callback){.stream = stream,
+                                  .context = stream->context,
+                                  .ticket_after = stream->last_ticket,
+                                  .function = function,
+                                  .old = old,
+                                  .user_data = user_data};
+    pthread_mutex_lock(&g_mutex);
+    bool is_running = start_thread();
+    if (is_running) {
+        *g_last = callback;
+        g_last = &callback->next;
+        atomic_fetch_add(&g_pending, 1);
+        pthread_cond_broadcast(&g_changed);
+    }
+    pthread_mutex_unlock(&g_mutex);
+    if (!is_running)
+        free(callback);
+    return is_running ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
+}
+
+static bool is_pending_locked(CUstream stream)
+{
+    for (struct callback *callback = g_first; callback; callback = callback->next)
+        if (callback->stream == stream)
+            return true;
+    return false;
+}
+
+bool callback_is_pending(CUstream stream)
+{
+    if (atomic_load(&g_pending) == 0)
+        return false;
+    pthread_mutex_lock(&g_mutex);
+    bool is_pending = is_pending_locked(stream);
+    pthread_mutex_unlock(&g_mutex);
+    return is_pending;
+}
+
+void callback_wait(CUstream stream)
+{
+    if (atomic_load(&g_pending) == 0 || t_is_caller)
+        return;
+    pthread_mutex_lock(&g_mutex);
+    while (is_pending_locked(stream))
+        pthread_cond_wait(&g_changed, &g_mutex);
+    pthread_mutex_unlock(&g_mutex);
+}

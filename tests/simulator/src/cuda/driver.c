@@ -1,0 +1,181 @@
+/* driver.c - a process's way into its simulated driver: cuInit, entry checks, fork, object records (contract: driver.h).
+ *
+ * Nothing is given back at exit: other threads may still be inside the driver. The kernel drops the slot's lock when the process is
+ * gone, and the next one to look reaps it, whether it exited or was killed. */
+#include "driver.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+
+struct driver g_driver = {.machine = {.fd = -1}};
+
+static pthread_mutex_t g_mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_once_t g_fork_handler = PTHREAD_ONCE_INIT;
+
+void driver_lock(void)
+{
+    pthread_mutex_lock(&g_mutex);
+}
+
+void driver_unlock(void)
+{
+    pthread_mutex_unlock(&g_mutex);
+}
+
+/* The real driver's contexts do not survive fork(): the child of a process that called cuInit gets NOT_INITIALIZED for ever. */
+static void after_fork_in_child(void)
+{
+    if (!g_driver.machine.state)
+        return;
+    atomic_store(&g_driver.is_ready, 0);
+    atomic_store(&g_driver.is_inherited, 1);
+    state_forget(&g_driver.machine);
+}
+
+static void watch_fork(void)
+{
+    pthread_atfork(NULL, NULL, after_fork_in_child);
+}
+
+CUresult driver_error(int negative_errno)
+{
+    switch (negative_errno) {
+    case 0:
+        return CUDA_SUCCESS;
+    case -ENOMEM:
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    case -ENOENT:
+        return CUDA_ERROR_NO_DEVICE;
+    case -EPROTO:
+        return CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
+    case -EINVAL:
+        return CUDA_ERROR_INVALID_VALUE;
+    default:
+        return CUDA_ERROR_UNKNOWN;
+    }
+}
+
+CUresult driver_check_entry(const char *symbol, bool needs_ready)
+{
+    if (atomic_load(&g_driver.is_inherited))
+        return CUDA_ERROR_NOT_INITIALIZED;
+    bool is_ready = atomic_load_explicit(&g_driver.is_ready, memory_order_acquire);
+    if (!is_ready)
+        return needs_ready ? CUDA_ERROR_NOT_INITIALIZED : CUDA_SUCCESS;
+    if (!atomic_load(&g_driver.machine.state->injections_armed))
+        return CUDA_SUCCESS;
+    state_lock(&g_driver.machine);
+    int32_t injected = state_injected_error(&g_driver.machine, symbol);
+    state_unlock(&g_driver.machine);
+    return injected;
+}
+
+static CUresult attach_locked(void)
+{
+    if (atomic_load(&g_driver.is_ready))
+        return CUDA_SUCCESS;
+    if (!g_driver.machine.state) {
+        int error = state_attach(state_path(), &g_driver.machine);
+        if (error)
+            return driver_error(error);
+        pthread_once(&g_fork_handler, watch_fork);
+    }
+    state_lock(&g_driver.machine);
+    int32_t injected =
+        atomic_load(&g_driver.machine.state->injections_armed) ? state_injected_error(&g_driver.machine, "cuInit") : 0;
+    state_unlock(&g_driver.machine);
+    if (injected)
+        return injected;
+    if (g_driver.machine.visible_count == 0)
+        return CUDA_ERROR_NO_DEVICE;
+    atomic_store_explicit(&g_driver.is_ready, 1, memory_order_release);
+    return CUDA_SUCCESS;
+}
+
+CUDA_EXPORT cuInit(unsigned flags)
+{
+    if (atomic_load(&g_driver.is_inherited))
+        return CUDA_ERROR_NOT_INITIALIZED;
+    REQUIRE(flags == 0, CUDA_ERROR_INVALID_VALUE);
+    driver_lock();
+    CUresult result = attach_locked();
+    driver_unlock();
+    return result;
+}
+
+CUdevice driver_device_count(void)
+{
+    return (CUdevice)g_driver.machine.visible_count;
+}
+
+struct sim_card *driver_card(CUdevice device)
+{
+    if (device < 0 || device >= driver_device_count())
+        return NULL;
+    return &g_driver.machine.state->cards[g_driver.machine.visible[device]];
+}
+
+uint32_t driver_card_index(CUdevice device)
+{
+    return g_driver.machine.visible[device];
+}
+
+static struct object *g_recycled[KIND_USER_OBJECT - KIND_CONTEXT + 1];
+static pthread_mutex_t g_object_mutex = PTHREAD_MUTEX_INITIALIZER;
+static uint64_t g_next_object_id = 1;
+
+void *object_new(enum object_kind kind, size_t size_bytes)
+{
+    pthread_mutex_lock(&g_object_mutex);
+    struct object **list = &g_recycled[kind - KIND_CONTEXT];
+    struct object *object = *list;
+    if (object)
+        *list = object->next;
+    uint64_t id = g_next_object_id++;
+    pthread_mutex_unlock(&g_object_mutex);
+    if (object)
+        memset(object, 0, size_bytes);
+    else
+        object = calloc(1, size_bytes);
+    if (object) {
+        object->kind = kind;
+        object->id = id;
+    }
+    return object;
+}
+
+void object_free(void *handle)
+{
+    struct object *object = handle;
+    if (!object || object->kind == KIND_FREE)
+        return;
+    pthread_mutex_lock(&g_object_mutex);
+    struct object **list = &g_recycled[object->kind - KIND_CONTEXT];
+    object->kind = KIND_FREE;
+    object->next = *list;
+    *list = object;
+    pthread_mutex_unlock(&g_object_mutex);
+}
+
+/* The version needs the machine, not cuInit: attaching for it leaves the process uninitialised. */
+CUresult driver_cuda_version(int *ret_version)
+{
+    if (atomic_load(&g_driver.is_inherited))
+        return CUDA_ERROR_NOT_INITIALIZED;
+    driver_lock();
+    CUresult result = g_driver.machine.state ? CUDA_SUCCESS : driver_error(state_attach(state_path(), &g_driver.machine));
+    if (result == CUDA_SUCCESS) {
+        pthread_once(&g_fork_handler, watch_fork);
+        *ret_version = g_driver.machine.state->cuda_version;
+    }
+    driver_unlock();
+    return result;
+}
+
+CUDA_EXPORT cuDriverGetVersion(int *ret_version)
+{
+    REQUIRE(ret_version, CUDA_ERROR_INVALID_VALUE);
+    ENTER_UNREADY(cuDriverGetVersion);
+    return driver_cuda_version(ret_version);
+}

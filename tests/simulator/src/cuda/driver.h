@@ -1,0 +1,175 @@
+/* driver.h - what every part of the simulated libcuda shares: this process's machine, its entry check, its objects.
+ *
+ * Entries: each exported function opens with ENTER(name) (or ENTER_UNREADY before cuInit): refusal of uninitialised and forked
+ *          processes, and failure injection, sit there and nowhere else.
+ * Objects: handles are pointers to records that start with a kind; records of a kind are recycled, never unmapped, so that a stale
+ *          handle is refused and not a crash.
+ * Locks:   driver_lock() guards objects and the heap of this process; state_lock() comes after it, never before. */
+#ifndef TENFOLD_SIM_DRIVER_H
+#define TENFOLD_SIM_DRIVER_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "../../include/cuda_abi.h"
+#include "../core/memory.h"
+#include "../core/state.h"
+#include "../core/timeline.h"
+
+#define CUDA_EXPORT __attribute__((visibility("default"))) CUresult
+
+struct driver {
+    struct sim_machine machine;
+    _Atomic uint32_t is_ready;   /* cuInit succeeded in this process */
+    _Atomic uint32_t is_inherited; /* forked from a process that used CUDA */
+};
+extern struct driver g_driver;
+
+/* Slow half of ENTER. */
+CUresult driver_check_entry(const char *symbol, bool needs_ready);
+
+static inline CUresult driver_enter(const char *symbol)
+{
+    if (__builtin_expect(atomic_load_explicit(&g_driver.is_ready, memory_order_acquire) &&
+                             !atomic_load_explicit(&g_driver.machine.state->injections_armed, memory_order_relaxed),
+                         1))
+        return CUDA_SUCCESS;
+    return driver_check_entry(symbol, true);
+}
+
+#define ENTER(symbol)                                 \
+    do {                                              \
+        CUresult refused_ = driver_enter(#symbol);    \
+        if (refused_ != CUDA_SUCCESS)                 \
+            return refused_;                          \
+    } while (0)
+#define ENTER_UNREADY(symbol)                                   \
+    do {                                                        \
+        CUresult refused_ = driver_check_entry(#symbol, false); \
+        if (refused_ != CUDA_SUCCESS)                           \
+            return refused_;                                    \
+    } while (0)
+#define REQUIRE(condition, error) \
+    do {                          \
+        if (!(condition))         \
+            return (error);       \
+    } while (0)
+
+void driver_lock(void);
+void driver_unlock(void);
+CUresult driver_error(int negative_errno);
+CUresult driver_cuda_version(int *ret_version); /* without cuInit */
+
+/* The card behind a CUDA ordinal, honouring visibility. NULL if there is none. */
+struct sim_card *driver_card(CUdevice device);
+uint32_t driver_card_index(CUdevice device);
+CUdevice driver_device_count(void);
+
+enum object_kind { KIND_FREE = 0, KIND_CONTEXT = 0x43545831, KIND_STREAM, KIND_EVENT, KIND_MODULE, KIND_FUNCTION, KIND_ARRAY,
+                   KIND_MIPMAP, KIND_POOL, KIND_GRAPH, KIND_NODE, KIND_EXEC, KIND_CAPTURE, KIND_LIBRARY, KIND_KERNEL, KIND_PHYSICAL, KIND_EXTERNAL, KIND_USER_OBJECT };
+
+struct object {
+    uint32_t kind;
+    uint32_t filler;
+    uint64_t id;
+    struct object *next; /* in its list: live ones of a context, or free ones of a kind */
+};
+
+/* Zeroed record of that kind; NULL without memory. Sizes must not vary within a kind. */
+void *object_new(enum object_kind kind, size_t size_bytes);
+void object_free(void *object);
+static inline bool object_is(const void *handle, enum object_kind kind)
+{
+    return (uintptr_t)handle > 4096 && ((const struct object *)handle)->kind == (uint32_t)kind;
+}
+
+struct CUctx_st {
+    struct object head;
+    CUdevice device;
+    uint32_t card;
+    uint32_t channel;
+    unsigned flags;
+    uint32_t users; /* threads that have it current or retained it; a primary context lives while > 0 */
+    bool is_primary;
+    bool is_alive;
+    uint64_t last_ticket; /* newest work + 1 of the whole context, 0 = none */
+    size_t limits[16];
+    int cache_config, shared_config;
+    uint32_t peers; /* bit per ordinal whose memory may be reached */
+    struct CUstream_st *legacy_stream;
+    struct heap_small_block *small_block; /* heap.c */
+    uint64_t epoch; /* grows when a primary context opens again: older tickets are void */
+};
+
+struct CUstream_st {
+    struct object head;
+    CUcontext context;
+    unsigned flags;
+    int priority;
+    bool is_default;
+    uint64_t last_ticket; /* ticket + 1, 0 = nothing submitted */
+    struct capture *capture; /* graph.c; not NULL while the stream records instead of running */
+    CUgraphNode *tail; /* capture.c: what the next recorded node comes after */
+    size_t tail_count;
+};
+
+struct CUevent_st {
+    struct object head;
+    CUcontext context;
+    unsigned flags;
+    bool is_recorded;
+    bool has_end;
+    uint64_t ticket;
+    uint64_t epoch;
+    uint32_t channel;
+    int64_t end_ns;
+    struct capture *capture; /* recorded into a capturing stream */
+    uint64_t capture_id;
+    CUgraphNode *tail;
+    size_t tail_count;
+};
+
+struct CUmod_st {
+    struct object head;
+    CUcontext context;
+    char *text; /* PTX, zero-terminated; NULL for a binary */
+    CUfunction functions;
+    uint64_t reserved_bytes;
+};
+
+struct CUfunc_st {
+    struct object head;
+    CUmodule module;
+    CUfunction next_in_module;
+    char name[128];
+    bool is_spin;
+    unsigned parameter_count;
+    unsigned first_parameter_bytes;
+    int shared_bytes_max;
+    /* the state of the launch interface before CUDA 4 */
+    unsigned legacy_block[3];
+    unsigned char legacy_parameters[64];
+};
+
+/* context.c */
+CUcontext context_current(void); /* NULL if this thread has none */
+CUresult context_require(CUcontext *ret_context); /* INVALID_CONTEXT, or CONTEXT_IS_DESTROYED */
+CUresult context_primary(CUdevice device, CUcontext *ret_context);
+void context_visit_streams(CUcontext context, void (*visit)(CUstream)); /* NULL = of all contexts */
+
+/* stream.c */
+CUresult stream_resolve(CUstream handle, CUstream *ret_stream); /* NULL, legacy and per-thread become objects */
+CUresult stream_submit(CUstream stream, int64_t duration_ns, CUevent event, bool is_launch); /* blocks while the queue is full */
+CUresult stream_wait_ticket(CUcontext context, uint64_t ticket_after); /* sleeps; 0 = nothing to wait for */
+bool stream_is_ticket_done(CUcontext context, uint64_t ticket_after);
+CUresult stream_create(CUcontext context, unsigned flags, int priority, CUstream *ret_stream);
+static inline CUstream stream_of_thread(CUstream handle)
+{
+    return handle ? handle : CU_STREAM_PER_THREAD;
+}
+
+/* event.c */
+void event_keep_end(uint64_t cookie, uint32_t channel, uint64_t ticket, int64_t end_ns); /* with state_lock() */
+
+#endif

@@ -1,0 +1,193 @@
+/* event.c - events: markers in a stream's queue and the time at which the engine passed them.
+ *
+ * The time sits in the ring of the channel until the ring comes round; then event_keep_end() saves it into the event. Event fields
+ * change under state_lock(), so that recording costs one lock. */
+#include "driver.h"
+#include "graph.h"
+#include "pool.h"
+
+void event_keep_end(uint64_t cookie, uint32_t channel, uint64_t ticket, int64_t end_ns)
+{
+    CUevent event = (CUevent)(uintptr_t)cookie;
+    if (!object_is(event, KIND_EVENT) || !event->is_recorded || event->channel != channel || event->ticket != ticket)
+        return; /* recorded again or destroyed since */
+    event->end_ns = end_ns;
+    event->has_end = true;
+}
+
+/* With the state lock. A destroyed context's events count as done. */
+static bool is_passed(CUevent event)
+{
+    if (!event->is_recorded || event->has_end)
+        return true;
+    struct sim_state *state = g_driver.machine.state;
+    if (!event->context->is_alive || event->context->epoch != event->epoch)
+        return true;
+    timeline_advance(state, event->context->card, state_now_ns());
+    if (!timeline_is_done(state, event->channel, event->ticket))
+        return false;
+    event->end_ns = timeline_end_ns(state, event->channel, event->ticket);
+    event->has_end = true;
+    return true;
+}
+
+CUDA_EXPORT cuEventCreate(CUevent *ret_event, unsigned flags)
+{
+    ENTER(cuEventCreate);
+    CUcontext context;
+    REQUIRE(ret_event && flags < 8, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(!(flags & CU_EVENT_INTERPROCESS) || (flags & CU_EVENT_DISABLE_TIMING), CUDA_ERROR_INVALID_VALUE);
+    CUresult result = context_require(&context);
+    if (result != CUDA_SUCCESS)
+        return result;
+    CUevent event = object_new(KIND_EVENT, sizeof *event);
+    REQUIRE(event, CUDA_ERROR_OUT_OF_MEMORY);
+    event->context = context;
+    event->flags = flags;
+    *ret_event = event;
+    return CUDA_SUCCESS;
+}
+
+static CUresult destroy(CUevent event)
+{
+    REQUIRE(object_is(event, KIND_EVENT), CUDA_ERROR_INVALID_HANDLE);
+    state_lock(&g_driver.machine);
+    event->is_recorded = false; /* a ring entry that still names it finds nobody */
+    state_unlock(&g_driver.machine);
+    graph_forget_event(event);
+    object_free(event);
+    return CUDA_SUCCESS;
+}
+
+CUDA_EXPORT cuEventDestroy(CUevent event)
+{
+    ENTER(cuEventDestroy);
+    return destroy(event);
+}
+
+CUDA_EXPORT cuEventDestroy_v2(CUevent event)
+{
+    ENTER(cuEventDestroy_v2);
+    return destroy(event);
+}
+
+static CUresult record(CUevent event, CUstream handle)
+{
+    CUstream stream;
+    REQUIRE(object_is(event, KIND_EVENT), CUDA_ERROR_INVALID_HANDLE);
+    CUresult result = stream_resolve(handle, &stream);
+    if (result != CUDA_SUCCESS)
+        return result;
+    bool is_captured = false;
+    result = graph_capture_event_record(stream, event, &is_captured);
+    if (is_captured || result != CUDA_SUCCESS)
+        return result;
+    REQUIRE(!event->context->is_alive || event->context->device == stream->context->device, CUDA_ERROR_INVALID_HANDLE);
+    return stream_submit(stream, 0, event, false);
+}
+
+CUDA_EXPORT cuEventRecord(CUevent event, CUstream stream)
+{
+    ENTER(cuEventRecord);
+    return record(event, stream);
+}
+
+CUDA_EXPORT cuEventRecord_ptsz(CUevent event, CUstream stream)
+{
+    ENTER(cuEventRecord_ptsz);
+    return record(event, stream_of_thread(stream));
+}
+
+CUDA_EXPORT cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags)
+{
+    ENTER(cuEventRecordWithFlags);
+    REQUIRE(flags <= 1, CUDA_ERROR_INVALID_VALUE);
+    return record(event, stream);
+}
+
+CUDA_EXPORT cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream, unsigned flags)
+{
+    ENTER(cuEventRecordWithFlags_ptsz);
+    REQUIRE(flags <= 1, CUDA_ERROR_INVALID_VALUE);
+    return record(event, stream_of_thread(stream));
+}
+
+CUDA_EXPORT cuEventQuery(CUevent event)
+{
+    ENTER(cuEventQuery);
+    REQUIRE(object_is(event, KIND_EVENT), CUDA_ERROR_INVALID_HANDLE);
+    state_lock(&g_driver.machine);
+    bool has_passed = is_passed(event);
+    state_unlock(&g_driver.machine);
+    return has_passed ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+CUDA_EXPORT cuEventSynchronize(CUevent event)
+{
+    ENTER(cuEventSynchronize);
+    REQUIRE(object_is(event, KIND_EVENT), CUDA_ERROR_INVALID_HANDLE);
+    state_lock(&g_driver.machine);
+    bool has_passed = is_passed(event);
+    CUcontext context = event->context;
+    uint64_t ticket = event->ticket;
+    state_unlock(&g_driver.machine);
+    if (has_passed)
+        return CUDA_SUCCESS;
+    CUresult result = stream_wait_ticket(context, ticket + 1);
+    pool_trim_after_sync(context);
+    return result;
+}
+
+static CUresult elapsed(float *ret_ms, CUevent start, CUevent end)
+{
+    REQUIRE(ret_ms, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(object_is(start, KIND_EVENT) && object_is(end, KIND_EVENT), CUDA_ERROR_INVALID_HANDLE);
+    REQUIRE(!((start->flags | end->flags) & CU_EVENT_DISABLE_TIMING), CUDA_ERROR_INVALID_HANDLE);
+    REQUIRE(start->is_recorded && end->is_recorded, CUDA_ERROR_INVALID_HANDLE);
+    state_lock(&g_driver.machine);
+    bool have_both = is_passed(start) && is_passed(end);
+    int64_t between_ns = end->end_ns - start->end_ns;
+    const struct sim_time_model *model = &g_driver.machine.state->time;
+    between_ns += between_ns > 0 ? model->event_error_ns : 0;
+    state_unlock(&g_driver.machine);
+    REQUIRE(have_both, CUDA_ERROR_NOT_READY);
+    *ret_ms = (float)((double)between_ns / 1e6);
+    return CUDA_SUCCESS;
+}
+
+CUDA_EXPORT cuEventElapsedTime(float *ret_ms, CUevent start, CUevent end)
+{
+    ENTER(cuEventElapsedTime);
+    return elapsed(ret_ms, start, end);
+}
+
+CUDA_EXPORT cuEventElapsedTime_v2(float *ret_ms, CUevent start, CUevent end)
+{
+    ENTER(cuEventElapsedTime_v2);
+    return elapsed(ret_ms, start, end);
+}
+
+/* One queue per process and card: what was recorded earlier is passed earlier anyway. Only a capture has to note the edge. */
+static CUresult wait_event(CUstream handle, CUevent event, unsigned flags)
+{
+    CUstream stream;
+    REQUIRE(flags <= 1, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(object_is(event, KIND_EVENT), CUDA_ERROR_INVALID_HANDLE);
+    CUresult result = stream_resolve(handle, &stream);
+    if (result != CUDA_SUCCESS)
+        return result;
+    bool is_captured = false;
+    return graph_capture_event_wait(stream, event, &is_captured);
+}
+
+CUDA_EXPORT cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags)
+{
+    ENTER(cuStreamWaitEvent);
+    return wait_event(stream, event, flags);
+}
+
+CUDA_EXPORT cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned flags)
+{
+    ENTER(cuStreamWaitEvent_ptsz);
+    return wait_event(stream_of_thread(stream), event, flags);
+}

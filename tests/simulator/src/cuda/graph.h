@@ -1,0 +1,63 @@
+/* graph.h - CUDA graphs and stream capture: what a capturing stream does instead of running. */
+#ifndef TENFOLD_SIM_GRAPH_H
+#define TENFOLD_SIM_GRAPH_H
+
+#include "launch.h"
+
+struct CUgraphNode_st {
+    struct object head;
+    CUgraph graph;
+    int type;
+    struct launch launch;             /* kernel */
+    CUDA_KERNEL_NODE_PARAMS_v2 shape; /* kernel: as given, for the getters; parameter pointers are the caller's */
+    CUgraph child;                    /* child graph: an own clone */
+    CUDA_HOST_NODE_PARAMS host;
+    CUDA_MEMSET_NODE_PARAMS memset;
+    CUevent event;
+    CUdeviceptr address; /* allocation and free */
+    uint64_t size_bytes;
+    CUdevice device;
+    bool is_disabled;
+    CUgraphNode origin; /* of a clone */
+    CUgraphNode *dependencies;
+    size_t dependency_count;
+};
+
+struct CUgraph_st {
+    struct object head;
+    CUgraphNode *nodes;
+    size_t node_count;
+    bool is_child;
+};
+
+/* Capture state of a stream: which graph it records into, and which nodes its next one comes after. */
+struct capture {
+    struct object head;
+    CUgraph graph;
+    uint64_t id;
+    CUstream origin;
+    int mode;
+    bool is_broken;
+};
+
+/* Each records a node and sets *ret_is_captured if the stream captures; else does nothing. */
+CUresult graph_capture_kernel(CUstream stream, const struct launch *launch, bool *ret_is_captured);
+CUresult graph_capture_marker(CUstream stream, int node_type, bool *ret_is_captured);
+CUresult graph_capture_event_record(CUstream stream, CUevent event, bool *ret_is_captured);
+CUresult graph_capture_event_wait(CUstream stream, CUevent event, bool *ret_is_captured);
+CUresult graph_capture_host(CUstream stream, CUhostFn function, void *user_data, bool *ret_is_captured);
+CUresult graph_capture_allocate(CUstream stream, uint64_t size_bytes, CUdeviceptr *ret_address, bool *ret_is_captured);
+CUresult graph_capture_free(CUstream stream, CUdeviceptr address, bool *ret_is_captured);
+
+/* A stream or event is destroyed: what a capture kept for it goes. */
+void graph_forget_stream(CUstream stream);
+void graph_forget_event(CUevent event);
+
+/* Building blocks shared by graph.c (nodes), capture.c (recording) and graph_exec.c (running). Under driver_lock(). */
+CUgraph graph_new(void);
+void graph_destroy(CUgraph graph);
+CUgraph graph_clone(CUgraph graph);
+CUresult graph_add(CUgraph graph, int type, const CUgraphNode *dependencies, size_t count, CUgraphNode *ret_node);
+void graph_remove(CUgraphNode node);
+
+#endif

@@ -1,0 +1,25 @@
+/* library.h - CUDA 12 libraries: code that is loaded once and becomes a function per context. */
+#ifndef TENFOLD_SIM_LIBRARY_H
+#define TENFOLD_SIM_LIBRARY_H
+
+#include "driver.h"
+
+struct CUlib_st {
+    struct object head;
+    CUmodule module; /* of the context in which it was first needed */
+    char *text;
+    CUkernel kernels;
+};
+
+struct CUkern_st {
+    struct object head;
+    CUlibrary library;
+    CUkernel next_in_library;
+    CUfunction function; /* made on first use */
+    char name[128];
+};
+
+/* The function behind a handle that may be a kernel: launch calls take both. NULL if the kernel cannot be made one. */
+CUfunction library_function(CUfunction function_or_kernel);
+
+#endif

@@ -1,0 +1,376 @@
+/* pool.c - stream-ordered memory pools and what allocates from them (contract: pool.h). */
+#include "pool.h"
+
+#include <stdlib.h>
+
+#include "graph.h"
+#include "heap.h"
+
+static CUmemoryPool g_pools; /* all live ones */
+static CUmemoryPool g_defaults[SIM_CARDS_MAX], g_currents[SIM_CARDS_MAX], g_graphs[SIM_CARDS_MAX];
+
+static uint64_t stepped(uint64_t bytes)
+{
+    const uint64_t step_bytes = g_driver.machine.state->memory.pool_growth_bytes;
+    return (bytes + step_bytes - 1) / step_bytes * step_bytes;
+}
+
+static CUmemoryPool new_pool(CUdevice device)
+{
+    CUmemoryPool pool = object_new(KIND_POOL, sizeof *pool);
+    if (!pool)
+        return NULL;
+    pool->device = device;
+    pool->card = driver_card_index(device);
+    pool->reuse[0] = pool->reuse[1] = pool->reuse[2] = 1;
+    pool->next = g_pools;
+    g_pools = pool;
+    return pool;
+}
+
+CUmemoryPool pool_default(CUdevice device)
+{
+    if (!g_defaults[device] && (g_defaults[device] = new_pool(device)))
+        g_defaults[device]->is_default = true;
+    return g_defaults[device];
+}
+
+CUmemoryPool pool_of_graphs(CUdevice device)
+{
+    if (!g_graphs[device] && (g_graphs[device] = new_pool(device))) {
+        g_graphs[device]->is_graph = true;
+        g_graphs[device]->release_threshold_bytes = UINT64_MAX; /* kept until cuDeviceGraphMemTrim */
+    }
+    return g_graphs[device];
+}
+
+static void set_reserved(CUmemoryPool pool, uint64_t reserved_bytes)
+{
+    pool->reserved_bytes = reserved_bytes;
+    if (reserved_bytes > pool->reserved_high_bytes)
+        pool->reserved_high_bytes = reserved_bytes;
+}
+
+static CUresult grow(CUmemoryPool pool, uint64_t needed_bytes)
+{
+    const uint64_t target_bytes = stepped(needed_bytes);
+    REQUIRE(!pool->max_bytes || target_bytes <= stepped(pool->max_bytes), CUDA_ERROR_OUT_OF_MEMORY);
+    state_lock(&g_driver.machine);
+    int error = memory_reserve(&g_driver.machine, pool->card, target_bytes - pool->reserved_bytes);
+    state_unlock(&g_driver.machine);
+    if (!error)
+        set_reserved(pool, target_bytes);
+    return driver_error(error);
+}
+
+CUresult pool_take(CUmemoryPool pool, uint64_t size_bytes, uint64_t *ret_allocated_bytes)
+{
+    const uint64_t granule_bytes = g_driver.machine.state->memory.granule_bytes;
+    REQUIRE(size_bytes <= UINT64_MAX / 4, CUDA_ERROR_OUT_OF_MEMORY);
+    const uint64_t rounded_bytes = (size_bytes + granule_bytes - 1) / granule_bytes * granule_bytes;
+    if (pool->used_bytes + rounded_bytes > pool->reserved_bytes) {
+        CUresult result = grow(pool, pool->used_bytes + rounded_bytes);
+        if (result != CUDA_SUCCESS)
+            return result;
+    }
+    pool->used_bytes += rounded_bytes;
+    if (pool->used_bytes > pool->used_high_bytes)
+        pool->used_high_bytes = pool->used_bytes;
+    state_lock(&g_driver.machine);
+    memory_note(&g_driver.machine, pool->card, (int64_t)size_bytes, (int64_t)rounded_bytes);
+    state_unlock(&g_driver.machine);
+    *ret_allocated_bytes = rounded_bytes;
+    return CUDA_SUCCESS;
+}
+
+static void trim_to(CUmemoryPool pool, uint64_t keep_bytes)
+{
+    uint64_t target_bytes = stepped(pool->used_bytes > keep_bytes ? pool->used_bytes : keep_bytes);
+    if (target_bytes >= pool->reserved_bytes)
+        return;
+    state_lock(&g_driver.machine);
+    memory_unreserve(&g_driver.machine, pool->card, pool->reserved_bytes - target_bytes);
+    state_unlock(&g_driver.machine);
+    pool->reserved_bytes = target_bytes;
+}
+
+static void forget(CUmemoryPool pool)
+{
+    CUmemoryPool *link = &g_pools;
+    while (*link && *link != pool)
+        link = &(*link)->next;
+    if (*link)
+        *link = pool->next;
+    object_free(pool);
+}
+
+void pool_give_back(CUmemoryPool pool, uint64_t size_bytes, uint64_t allocated_bytes)
+{
+    pool->used_bytes -= allocated_bytes;
+    state_lock(&g_driver.machine);
+    memory_note(&g_driver.machine, pool->card, -(int64_t)size_bytes, -(int64_t)allocated_bytes);
+    state_unlock(&g_driver.machine);
+    if (pool->is_destroyed && pool->used_bytes == 0) {
+        trim_to(pool, 0);
+        forget(pool);
+    }
+}
+
+static uint64_t threshold_steps(const struct CUmemPoolHandle_st *pool)
+{
+    return pool->release_threshold_bytes > UINT64_MAX / 4 ? UINT64_MAX / 4 : pool->release_threshold_bytes;
+}
+
+void pool_trim_unused(CUmemoryPool pool)
+{
+    trim_to(pool, 0);
+}
+
+void pool_trim_after_sync(CUcontext context)
+{
+    if (!g_pools)
+        return;
+    driver_lock();
+    for (CUmemoryPool pool = g_pools; pool; pool = pool->next)
+        if (pool->card == context->card)
+            trim_to(pool, threshold_steps(pool));
+    driver_unlock();
+}
+
+void pool_drop_card(CUcontext context)
+{
+    for (CUmemoryPool pool = g_pools; pool; pool = pool->next)
+        if (pool->card == context->card && pool->used_bytes == 0)
+            trim_to(pool, 0);
+}
+
+static CUresult require_pool(CUmemoryPool pool)
+{
+    return object_is(pool, KIND_POOL) && !pool->is_destroyed ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUDA_EXPORT cuMemPoolCreate(CUmemoryPool *ret_pool, const CUmemPoolProps *properties)
+{
+    ENTER(cuMemPoolCreate);
+    REQUIRE(ret_pool && properties, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(properties->allocation_type == CU_MEM_ALLOCATION_TYPE_PINNED, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE, CUDA_ERROR_NOT_SUPPORTED);
+    REQUIRE(driver_card(properties->location.id), CUDA_ERROR_INVALID_DEVICE);
+    driver_lock();
+    CUmemoryPool pool = new_pool(properties->location.id);
+    if (pool) {
+        pool->max_bytes = properties->max_bytes;
+        *ret_pool = pool;
+    }
+    driver_unlock();
+    return pool ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUDA_EXPORT cuMemPoolDestroy(CUmemoryPool pool)
+{
+    ENTER(cuMemPoolDestroy);
+    REQUIRE(require_pool(pool) == CUDA_SUCCESS && !pool->is_default && !pool->is_graph, CUDA_ERROR_INVALID_VALUE);
+    driver_lock();
+    for (int device = 0; device < driver_device_count(); device++)
+        if (g_currents[device] == pool)
+            g_currents[device] = NULL;
+    pool->is_destroyed = true; /* its allocations live on */
+    if (pool->used_bytes == 0) {
+        trim_to(pool, 0);
+        forget(pool);
+    }
+    driver_unlock();
+    return CUDA_SUCCESS;
+}
+
+CUDA_EXPORT cuMemPoolTrimTo(CUmemoryPool pool, size_t keep_bytes)
+{
+    ENTER(cuMemPoolTrimTo);
+    REQUIRE(require_pool(pool) == CUDA_SUCCESS, CUDA_ERROR_INVALID_VALUE);
+    driver_lock();
+    trim_to(pool, keep_bytes > UINT64_MAX / 4 ? UINT64_MAX / 4 : keep_bytes);
+    driver_unlock();
+    return CUDA_SUCCESS;
+}
+
+CUDA_EXPORT cuMemPoolGetAttribute(CUmemoryPool pool, int attribute, void *ret_value)
+{
+    ENTER(cuMemPoolGetAttribute);
+    REQUIRE(require_pool(pool) == CUDA_SUCCESS && ret_value, CUDA_ERROR_INVALID_VALUE);
+    driver_lock();
+    const uint64_t values[] = {pool->release_threshold_bytes, pool->reserved_bytes, pool->reserved_high_bytes, pool->used_bytes,
+                               pool->used_high_bytes};
+    CUresult result = CUDA_SUCCESS;
+    if (attribute >= CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES && attribute <= CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES)
+        *(int *)ret_value = pool->reuse[attribute - 1];
+    else if (attribute >= CU_MEMPOOL_ATTR_RELEASE_THRESHOLD && attribute <= CU_MEMPOOL_ATTR_USED_MEM_HIGH)
+        *(uint64_t *)ret_value = values[attribute - CU_MEMPOOL_ATTR_RELEASE_THRESHOLD];
+    else
+        result = CUDA_ERROR_INVALID_VALUE;
+    driver_unlock();
+    return result;
+}
+
+CUDA_EXPORT cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value)
+{
+    ENTER(cuMemPoolSetAttribute);
+    REQUIRE(require_pool(pool) == CUDA_SUCCESS && value, CUDA_ERROR_INVALID_VALUE);
+    driver_lock();
+    CUresult result = CUDA_SUCCESS;
+    if (attribute >= 1 && attribute <= 3)
+        pool->reuse[attribute - 1] = *(int *)value;
+    else if (attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
+        pool->release_threshold_bytes = *(uint64_t *)value;
+    else if (attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH && *(uint64_t *)value == 0)
+        pool->reserved_high_bytes = pool->reserved_bytes;
+    else if (attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH && *(uint64_t *)value == 0)
+        pool->used_high_bytes = pool->used_bytes;
+    else
+        result = CUDA_ERROR_INVALID_VALUE;
+    driver_unlock();
+    return result;
+}
+
+CUDA_EXPORT cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *access, size_t count)
+{
+    ENTER(cuMemPoolSetAccess);
+    REQUIRE(require_pool(pool) == CUDA_SUCCESS && (access || count == 0), CUDA_ERROR_INVALID_VALUE);
+    for (size_t i = 0; i < count; i++)
+        REQUIRE(access[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE && driver_card(access[i].location.id), CUDA_ERROR_INVALID_DEVICE);
+    return CUDA_SUCCESS; /* every card of the machine can reach every other */
+}
+
+CUDA_EXPORT cuMemPoolGetAccess(int *ret_flags, CUmemoryPool pool, CUmemLocation *location)
+{
+    ENTER(cuMemPoolGetAccess);
+    REQUIRE(require_pool(pool) == CUDA_SUCCESS && ret_flags && location, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(location->type == CU_MEM_LOCATION_TYPE_DEVICE && driver_card(location->id), CUDA_ERROR_INVALID_DEVICE);
+    *ret_flags = 3; /* read and write */
+    return CUDA_SUCCESS;
+}
+
+CUDA_EXPORT cuDeviceGetDefaultMemPool(CUmemoryPool *ret_pool, CUdevice device)
+{
+    ENTER(cuDeviceGetDefaultMemPool);
+    REQUIRE(ret_pool, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(driver_card(device), CUDA_ERROR_INVALID_DEVICE);
+    driver_lock();
+    *ret_pool = pool_default(device);
+    driver_unlock();
+    return *ret_pool ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUmemoryPool current_pool(CUdevice device)
+{
+    return g_currents[device] ? g_currents[device] : pool_default(device);
+}
+
+CUDA_EXPORT cuDeviceGetMemPool(CUmemoryPool *ret_pool, CUdevice device)
+{
+    ENTER(cuDeviceGetMemPool);
+    REQUIRE(ret_pool, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(driver_card(device), CUDA_ERROR_INVALID_DEVICE);
+    driver_lock();
+    *ret_pool = current_pool(device);
+    driver_unlock();
+    return *ret_pool ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUDA_EXPORT cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool)
+{
+    ENTER(cuDeviceSetMemPool);
+    REQUIRE(driver_card(device), CUDA_ERROR_INVALID_DEVICE);
+    REQUIRE(require_pool(pool) == CUDA_SUCCESS && pool->device == device, CUDA_ERROR_INVALID_VALUE);
+    driver_lock();
+    g_currents[device] = pool;
+    driver_unlock();
+    return CUDA_SUCCESS;
+}
+
+/* pool NULL = the device's current one. */
+static CUresult allocate_async(CUdeviceptr *ret_address, size_t size_bytes, CUmemoryPool pool, CUstream handle)
+{
+    CUstream stream;
+    REQUIRE(ret_address && size_bytes, CUDA_ERROR_INVALID_VALUE);
+    CUresult result = stream_resolve(handle, &stream);
+    if (result != CUDA_SUCCESS)
+        return result;
+    bool is_captured = false;
+    result = graph_capture_allocate(stream, size_bytes, ret_address, &is_captured);
+    if (is_captured || result != CUDA_SUCCESS)
+        return result;
+    driver_lock();
+    if (!pool)
+        pool = current_pool(stream->context->device);
+    uint64_t allocated_bytes = 0;
+    result = pool ? pool_take(pool, size_bytes, &allocated_bytes) : (CUresult)CUDA_ERROR_OUT_OF_MEMORY;
+    if (result == CUDA_SUCCESS) {
+        const struct heap_entry entry = {.size_bytes = size_bytes,
+                                         .allocated_bytes = allocated_bytes,
+                                         .context = stream->context,
+                                         .card = pool->card,
+                                         .kind = HEAP_POOL,
+                                         .owner = pool};
+        result = heap_enter(&entry, g_driver.machine.state->memory.granule_bytes, ret_address);
+        if (result != CUDA_SUCCESS)
+            pool_give_back(pool, size_bytes, allocated_bytes);
+    }
+    driver_unlock();
+    return result;
+}
+
+static CUresult free_async(CUdeviceptr address, CUstream handle)
+{
+    CUstream stream;
+    CUresult result = stream_resolve(handle, &stream);
+    if (result != CUDA_SUCCESS)
+        return result;
+    bool is_captured = false;
+    result = graph_capture_free(stream, address, &is_captured);
+    if (is_captured || result != CUDA_SUCCESS)
+        return result;
+    driver_lock();
+    struct heap_entry *entry = heap_find(address, HEAP_POOL | HEAP_GRAPH | HEAP_DEVICE);
+    if (entry)
+        heap_release(entry);
+    driver_unlock();
+    return entry ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUDA_EXPORT cuMemAllocAsync(CUdeviceptr *ret_address, size_t size_bytes, CUstream stream)
+{
+    ENTER(cuMemAllocAsync);
+    return allocate_async(ret_address, size_bytes, NULL, stream);
+}
+
+CUDA_EXPORT cuMemAllocAsync_ptsz(CUdeviceptr *ret_address, size_t size_bytes, CUstream stream)
+{
+    ENTER(cuMemAllocAsync_ptsz);
+    return allocate_async(ret_address, size_bytes, NULL, stream_of_thread(stream));
+}
+
+CUDA_EXPORT cuMemAllocFromPoolAsync(CUdeviceptr *ret_address, size_t size_bytes, CUmemoryPool pool, CUstream stream)
+{
+    ENTER(cuMemAllocFromPoolAsync);
+    REQUIRE(require_pool(pool) == CUDA_SUCCESS, CUDA_ERROR_INVALID_VALUE);
+    return allocate_async(ret_address, size_bytes, pool, stream);
+}
+
+CUDA_EXPORT cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *ret_address, size_t size_bytes, CUmemoryPool pool, CUstream stream)
+{
+    ENTER(cuMemAllocFromPoolAsync_ptsz);
+    REQUIRE(require_pool(pool) == CUDA_SUCCESS, CUDA_ERROR_INVALID_VALUE);
+    return allocate_async(ret_address, size_bytes, pool, stream_of_thread(stream));
+}
+
+CUDA_EXPORT cuMemFreeAsync(CUdeviceptr address, CUstream stream)
+{
+    ENTER(cuMemFreeAsync);
+    return free_async(address, stream);
+}
+
+CUDA_EXPORT cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream)
+{
+    ENTER(cuMemFreeAsync_ptsz);
+    return free_async(address, stream_of_thread(stream));
+}

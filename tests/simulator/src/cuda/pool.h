@@ -1,0 +1,35 @@
+/* pool.h - stream-ordered pools: memory that a pool keeps reserved and hands out; under driver_lock().
+ *
+ * A pool grows in steps of pool_growth_bytes and shrinks to its release threshold at synchronisation, as the driver's do. */
+#ifndef TENFOLD_SIM_POOL_H
+#define TENFOLD_SIM_POOL_H
+
+#include "driver.h"
+
+struct CUmemPoolHandle_st {
+    struct object head;
+    CUdevice device;
+    uint32_t card;
+    bool is_default, is_graph, is_imported, is_destroyed;
+    uint64_t max_bytes; /* 0 = no own limit */
+    uint64_t used_bytes, used_high_bytes, reserved_bytes, reserved_high_bytes, release_threshold_bytes;
+    int reuse[3];
+    CUmemoryPool next;
+};
+
+/* Takes size_bytes (rounded to the granule in *ret_allocated_bytes) out of the pool, growing it if need be. */
+CUresult pool_take(CUmemoryPool pool, uint64_t size_bytes, uint64_t *ret_allocated_bytes);
+void pool_give_back(CUmemoryPool pool, uint64_t size_bytes, uint64_t allocated_bytes);
+
+CUmemoryPool pool_default(CUdevice device);
+CUmemoryPool pool_of_graphs(CUdevice device);
+
+void pool_trim_unused(CUmemoryPool pool);
+
+/* Takes driver_lock() itself. */
+void pool_trim_after_sync(CUcontext context);
+
+/* A closed context's card: empty pools give everything back. */
+void pool_drop_card(CUcontext context);
+
+#endif

@@ -1,0 +1,95 @@
+/* route.c - cuGetProcAddress: from a name, a CUDA version and a default-stream flag to the one symbol of that very ABI.
+ *
+ * The table is route_table.c. The answer is the newest ABI whose version is not above the one asked for; if that
+ * ABI is newer than the simulated driver it is not found, never replaced by an older one. Public rule: CUDA driver API,
+ * "Driver Entry Point Access". */
+#include "route.h"
+
+static size_t first_of_name(const char *name)
+{
+    size_t low = 0, high = route_count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (strcmp(route_table[middle].asked, name) < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* NULL if no ABI of that name is old enough; *ret_is_known says whether the name exists at all. */
+static const struct route *find_route(const char *name, int version, enum routing routing, bool *ret_is_known)
+{
+    const struct route *best = NULL;
+    *ret_is_known = false;
+    for (size_t i = first_of_name(name); i < route_count && strcmp(route_table[i].asked, name) == 0; i++) {
+        *ret_is_known = true;
+        if (route_table[i].routing == routing && route_table[i].version <= version && (!best || route_table[i].version > best->version))
+            best = &route_table[i];
+    }
+    return best;
+}
+
+static CUresult resolve(const char *name, void **ret_entry, int version, uint64_t flags, int *ret_status)
+{
+    REQUIRE(name && ret_entry, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(flags <= CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, CUDA_ERROR_INVALID_VALUE);
+    bool is_known = false;
+    const struct route *route = NULL;
+    if (flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM)
+        route = find_route(name, version, ROUTE_PER_THREAD, &is_known);
+    if (!route)
+        route = find_route(name, version, ROUTE_LEGACY, &is_known);
+    int driver_version = 0;
+    CUresult result = driver_cuda_version(&driver_version);
+    if (result != CUDA_SUCCESS)
+        return result;
+    int status = CU_GET_PROC_ADDRESS_SUCCESS;
+    if (!route)
+        status = is_known ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+    else if (route->version > driver_version)
+        status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+    if (ret_status)
+        *ret_status = status;
+    if (status == CU_GET_PROC_ADDRESS_SUCCESS)
+        memcpy(ret_entry, &route->entry, sizeof *ret_entry);
+    else
+        *ret_entry = NULL;
+    return status == CU_GET_PROC_ADDRESS_SUCCESS ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+
+/* Callable before cuInit, as the runtime does. */
+CUDA_EXPORT cuGetProcAddress(const char *name, void **ret_entry, int version, uint64_t flags)
+{
+    ENTER_UNREADY(cuGetProcAddress);
+    return resolve(name, ret_entry, version, flags, NULL);
+}
+
+CUDA_EXPORT cuGetProcAddress_v2(const char *name, void **ret_entry, int version, uint64_t flags, int *ret_status)
+{
+    ENTER_UNREADY(cuGetProcAddress_v2);
+    return resolve(name, ret_entry, version, flags, ret_status);
+}
+
+/* NVIDIA's headers make these two inline functions that set the flag; the names are exported for completeness. */
+CUDA_EXPORT cuGetProcAddress_ptsz(const char *name, void **ret_entry, int version, uint64_t flags)
+{
+    ENTER_UNREADY(cuGetProcAddress_ptsz);
+    return resolve(name, ret_entry, version, flags ? flags : CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, NULL);
+}
+
+CUDA_EXPORT cuGetProcAddress_v2_ptsz(const char *name, void **ret_entry, int version, uint64_t flags, int *ret_status)
+{
+    ENTER_UNREADY(cuGetProcAddress_v2_ptsz);
+    return resolve(name, ret_entry, version, flags ? flags : CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, ret_status);
+}
+
+/* The runtime's private tables are NVIDIA's secret and end in an integrity check: there are none here. */
+CUDA_EXPORT cuGetExportTable(const void **ret_table, const CUuuid *id)
+{
+    ENTER_UNREADY(cuGetExportTable);
+    REQUIRE(ret_table && id, CUDA_ERROR_INVALID_VALUE);
+    *ret_table = NULL;
+    return CUDA_ERROR_NOT_FOUND;
+}

@@ -1,0 +1,405 @@
+/* stream.c - streams, and waiting for the simulated engine.
+ *
+ * All streams of a process feed one queue per card, in call order; a stream remembers its newest ticket. Waiting sleeps until the end
+ * that the timeline foretells and looks again, because another tenant may have come in between; it never spins.
+ * Threads: last_ticket and events change under state_lock(). Next: graph.c for streams that capture. */
+#include <errno.h>
+#include <time.h>
+
+#include "callback.h"
+#include "context.h"
+#include "graph.h"
+#include "pool.h"
+
+enum { THREAD_STREAMS = 4 };
+
+static __thread struct {
+    CUcontext context;
+    uint64_t epoch;
+    CUstream stream;
+} t_streams[THREAD_STREAMS];
+static __thread unsigned t_next_stream;
+
+CUresult stream_create(CUcontext context, unsigned flags, int priority, CUstream *ret_stream)
+{
+    CUstream stream = object_new(KIND_STREAM, sizeof *stream);
+    REQUIRE(stream, CUDA_ERROR_OUT_OF_MEMORY);
+    stream->context = context;
+    stream->flags = flags;
+    stream->priority = priority > 0 ? 0 : priority < -5 ? -5 : priority;
+    context_add_stream(stream);
+    *ret_stream = stream;
+    return CUDA_SUCCESS;
+}
+
+static CUresult stream_of_this_thread(CUcontext context, CUstream *ret_stream)
+{
+    for (unsigned i = 0; i < THREAD_STREAMS; i++)
+        if (t_streams[i].context == context && t_streams[i].epoch == context->epoch && object_is(t_streams[i].stream, KIND_STREAM)) {
+            *ret_stream = t_streams[i].stream;
+            return CUDA_SUCCESS;
+        }
+    driver_lock();
+    CUresult result = stream_create(context, 1 /* non-blocking */, 0, ret_stream);
+    driver_unlock();
+    if (result != CUDA_SUCCESS)
+        return result;
+    (*ret_stream)->is_default = true;
+    unsigned i = t_next_stream++ % THREAD_STREAMS;
+    t_streams[i].context = context;
+    t_streams[i].epoch = context->epoch;
+    t_streams[i].stream = *ret_stream;
+    return CUDA_SUCCESS;
+}
+
+CUresult stream_resolve(CUstream handle, CUstream *ret_stream)
+{
+    if (handle == NULL || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD) {
+        CUcontext context;
+        CUresult result = context_require(&context);
+        if (result != CUDA_SUCCESS)
+            return result;
+        if (handle == CU_STREAM_PER_THREAD)
+            return stream_of_this_thread(context, ret_stream);
+        *ret_stream = context->legacy_stream;
+        return CUDA_SUCCESS;
+    }
+    REQUIRE(object_is(handle, KIND_STREAM), CUDA_ERROR_INVALID_HANDLE);
+    REQUIRE(handle->context->is_alive, CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    *ret_stream = handle;
+    return CUDA_SUCCESS;
+}
+
+static void sleep_until(int64_t at_ns)
+{
+    const struct timespec until = {.tv_sec = at_ns / 1000000000, .tv_nsec = at_ns % 1000000000};
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR)
+        ;
+}
+
+/* With the state lock: another tenant's queue must not go on when its process is gone. */
+static void bury_dead_tenants(uint32_t card)
+{
+    struct sim_state *state = g_driver.machine.state;
+    struct sim_timeline *timeline = &state->cards[card].timeline;
+    for (uint32_t i = 0; i < timeline->channels;) {
+        uint32_t slot = state->channels[timeline->order[i]].slot;
+        if (slot != g_driver.machine.slot_index && !state_is_slot_alive(&g_driver.machine, slot)) {
+            state_release_slot(state, slot, true);
+            i = 0;
+        } else {
+            i++;
+        }
+    }
+}
+
+bool stream_is_ticket_done(CUcontext context, uint64_t ticket_after)
+{
+    if (ticket_after == 0)
+        return true;
+    struct sim_state *state = g_driver.machine.state;
+    state_lock(&g_driver.machine);
+    timeline_advance(state, context->card, state_now_ns());
+    bool is_done = timeline_is_done(state, context->channel, ticket_after - 1);
+    state_unlock(&g_driver.machine);
+    return is_done;
+}
+
+CUresult stream_wait_ticket(CUcontext context, uint64_t ticket_after)
+{
+    struct sim_state *state = g_driver.machine.state;
+    while (ticket_after) {
+        state_lock(&g_driver.machine);
+        if (!context->is_alive) {
+            state_unlock(&g_driver.machine);
+            return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+        }
+        timeline_advance(state, context->card, state_now_ns());
+        bool is_done = timeline_is_done(state, context->channel, ticket_after - 1);
+        if (!is_done)
+            bury_dead_tenants(context->card);
+        int64_t end_ns = is_done ? 0 : timeline_expected_end_ns(state, context->channel, ticket_after - 1);
+        bool is_lost = state->cards[context->card].lost;
+        state_unlock(&g_driver.machine);
+        if (is_lost)
+            return CUDA_ERROR_LAUNCH_FAILED;
+        if (is_done)
+            break;
+        sleep_until(end_ns);
+    }
+    return CUDA_SUCCESS;
+}
+
+/* With the state lock. */
+static int submit(CUstream stream, int64_t duration_ns, CUevent event)
+{
+    struct sim_state *state = g_driver.machine.state;
+    CUcontext context = stream->context;
+    uint64_t ticket, evicted_cookie;
+    int64_t evicted_end_ns;
+    timeline_advance(state, context->card, state_now_ns());
+    int error = timeline_submit(state, context->channel, duration_ns, (uint64_t)(uintptr_t)event, &ticket, &evicted_cookie, &evicted_end_ns);
+    if (error)
+        return error;
+    if (evicted_cookie)
+        event_keep_end(evicted_cookie, context->channel, ticket - SIM_RING_ITEMS, evicted_end_ns);
+    stream->last_ticket = ticket + 1;
+    context->last_ticket = ticket + 1;
+    if (event) {
+        event->context = context;
+        event->epoch = context->epoch;
+        event->channel = context->channel;
+        event->ticket = ticket;
+        event->has_end = false;
+        event->is_recorded = true;
+    }
+    return 0;
+}
+
+CUresult stream_submit(CUstream stream, int64_t duration_ns, CUevent event, bool is_launch)
+{
+    struct sim_state *state = g_driver.machine.state;
+    CUcontext context = stream->context;
+    for (;;) {
+        state_lock(&g_driver.machine);
+        if (!context->is_alive || state->cards[context->card].lost) {
+            state_unlock(&g_driver.machine);
+            return context->is_alive ? CUDA_ERROR_LAUNCH_FAILED : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+        }
+        int error = submit(stream, duration_ns, event);
+        if (!error && is_launch)
+            g_driver.machine.slot->launches[context->card]++;
+        uint64_t oldest = state->channels[context->channel].completed + 1;
+        state_unlock(&g_driver.machine);
+        if (!error)
+            return CUDA_SUCCESS;
+        CUresult result = stream_wait_ticket(context, oldest); /* the queue is full: room comes with its oldest piece */
+        if (result != CUDA_SUCCESS)
+            return result;
+    }
+}
+
+static CUresult create(CUstream *ret_stream, unsigned flags, int priority)
+{
+    CUcontext context;
+    REQUIRE(ret_stream && flags <= 1, CUDA_ERROR_INVALID_VALUE);
+    CUresult result = context_require(&context);
+    if (result != CUDA_SUCCESS)
+        return result;
+    driver_lock();
+    result = stream_create(context, flags, priority, ret_stream);
+    driver_unlock();
+    return result;
+}
+
+CUDA_EXPORT cuStreamCreate(CUstream *ret_stream, unsigned flags)
+{
+    ENTER(cuStreamCreate);
+    return create(ret_stream, flags, 0);
+}
+
+CUDA_EXPORT cuStreamCreateWithPriority(CUstream *ret_stream, unsigned flags, int priority)
+{
+    ENTER(cuStreamCreateWithPriority);
+    return create(ret_stream, flags, priority);
+}
+
+/* Its work goes on; only the handle dies. */
+static CUresult destroy(CUstream stream)
+{
+    REQUIRE(object_is(stream, KIND_STREAM) && !stream->is_default, CUDA_ERROR_INVALID_HANDLE);
+    driver_lock();
+    graph_forget_stream(stream);
+    context_remove_stream(stream);
+    object_free(stream);
+    driver_unlock();
+    return CUDA_SUCCESS;
+}
+
+CUDA_EXPORT cuStreamDestroy(CUstream stream)
+{
+    ENTER(cuStreamDestroy);
+    return destroy(stream);
+}
+
+CUDA_EXPORT cuStreamDestroy_v2(CUstream stream)
+{
+    ENTER(cuStreamDestroy_v2);
+    return destroy(stream);
+}
+
+static CUresult synchronize(CUstream handle)
+{
+    CUstream stream;
+    CUresult result = stream_resolve(handle, &stream);
+    if (result != CUDA_SUCCESS)
+        return result;
+    REQUIRE(!stream->capture, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    CUcontext context = stream->context;
+    result = stream_wait_ticket(context, stream->last_ticket);
+    callback_wait(stream);
+    pool_trim_after_sync(context);
+    return result;
+}
+
+CUDA_EXPORT cuStreamSynchronize(CUstream stream)
+{
+    ENTER(cuStreamSynchronize);
+    return synchronize(stream);
+}
+
+CUDA_EXPORT cuStreamSynchronize_ptsz(CUstream stream)
+{
+    ENTER(cuStreamSynchronize_ptsz);
+    return synchronize(stream_of_thread(stream));
+}
+
+static CUresult query(CUstream handle)
+{
+    CUstream stream;
+    CUresult result = stream_resolve(handle, &stream);
+    if (result != CUDA_SUCCESS)
+        return result;
+    REQUIRE(!stream->capture, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    return stream_is_ticket_done(stream->context, stream->last_ticket) && !callback_is_pending(stream) ? CUDA_SUCCESS
+                                                                                                      : CUDA_ERROR_NOT_READY;
+}
+
+CUDA_EXPORT cuStreamQuery(CUstream stream)
+{
+    ENTER(cuStreamQuery);
+    return query(stream);
+}
+
+CUDA_EXPORT cuStreamQuery_ptsz(CUstream stream)
+{
+    ENTER(cuStreamQuery_ptsz);
+    return query(stream_of_thread(stream));
+}
+
+static CUresult flags_of(CUstream handle, unsigned *ret_flags)
+{
+    CUstream stream;
+    REQUIRE(ret_flags, CUDA_ERROR_INVALID_VALUE);
+    CUresult result = stream_resolve(handle, &stream);
+    if (result == CUDA_SUCCESS)
+        *ret_flags = stream->flags;
+    return result;
+}
+
+CUDA_EXPORT cuStreamGetFlags(CUstream stream, unsigned *ret_flags)
+{
+    ENTER(cuStreamGetFlags);
+    return flags_of(stream, ret_flags);
+}
+
+CUDA_EXPORT cuStreamGetFlags_ptsz(CUstream stream, unsigned *ret_flags)
+{
+    ENTER(cuStreamGetFlags_ptsz);
+    return flags_of(stream_of_thread(stream), ret_flags);
+}
+
+static CUresult priority_of(CUstream handle, int *ret_priority)
+{
+    CUstream stream;
+    REQUIRE(ret_priority, CUDA_ERROR_INVALID_VALUE);
+    CUresult result = stream_resolve(handle, &stream);
+    if (result == CUDA_SUCCESS)
+        *ret_priority = stream->priority;
+    return result;
+}
+
+CUDA_EXPORT cuStreamGetPriority(CUstream stream, int *ret_priority)
+{
+    ENTER(cuStreamGetPriority);
+    return priority_of(stream, ret_priority);
+}
+
+CUDA_EXPORT cuStreamGetPriority_ptsz(CUstream stream, int *ret_priority)
+{
+    ENTER(cuStreamGetPriority_ptsz);
+    return priority_of(stream_of_thread(stream), ret_priority);
+}
+
+static CUresult id_of(CUstream handle, unsigned long long *ret_id)
+{
+    CUstream stream;
+    REQUIRE(ret_id, CUDA_ERROR_INVALID_VALUE);
+    CUresult result = stream_resolve(handle, &stream);
+    if (result == CUDA_SUCCESS)
+        *ret_id = stream->head.id;
+    return result;
+}
+
+CUDA_EXPORT cuStreamGetId(CUstream stream, unsigned long long *ret_id)
+{
+    ENTER(cuStreamGetId);
+    return id_of(stream, ret_id);
+}
+
+CUDA_EXPORT cuStreamGetId_ptsz(CUstream stream, unsigned long long *ret_id)
+{
+    ENTER(cuStreamGetId_ptsz);
+    return id_of(stream_of_thread(stream), ret_id);
+}
+
+static CUresult context_of(CUstream handle, CUcontext *ret_context)
+{
+    CUstream stream;
+    REQUIRE(ret_context, CUDA_ERROR_INVALID_VALUE);
+    CUresult result = stream_resolve(handle, &stream);
+    if (result == CUDA_SUCCESS)
+        *ret_context = stream->context;
+    return result;
+}
+
+CUDA_EXPORT cuStreamGetCtx(CUstream stream, CUcontext *ret_context)
+{
+    ENTER(cuStreamGetCtx);
+    return context_of(stream, ret_context);
+}
+
+CUDA_EXPORT cuStreamGetCtx_ptsz(CUstream stream, CUcontext *ret_context)
+{
+    ENTER(cuStreamGetCtx_ptsz);
+    return context_of(stream_of_thread(stream), ret_context);
+}
+
+/* The second output is a green context, of which there are none. */
+CUDA_EXPORT cuStreamGetCtx_v2(CUstream stream, CUcontext *ret_context, void **ret_green_context)
+{
+    ENTER(cuStreamGetCtx_v2);
+    if (ret_green_context)
+        *ret_green_context = NULL;
+    return context_of(stream, ret_context);
+}
+
+CUDA_EXPORT cuStreamGetCtx_v2_ptsz(CUstream stream, CUcontext *ret_context, void **ret_green_context)
+{
+    ENTER(cuStreamGetCtx_v2_ptsz);
+    if (ret_green_context)
+        *ret_green_context = NULL;
+    return context_of(stream_of_thread(stream), ret_context);
+}
+
+static CUresult device_of(CUstream handle, CUdevice *ret_device)
+{
+    CUstream stream;
+    REQUIRE(ret_device, CUDA_ERROR_INVALID_VALUE);
+    CUresult result = stream_resolve(handle, &stream);
+    if (result == CUDA_SUCCESS)
+        *ret_device = stream->context->device;
+    return result;
+}
+
+CUDA_EXPORT cuStreamGetDevice(CUstream stream, CUdevice *ret_device)
+{
+    ENTER(cuStreamGetDevice);
+    return device_of(stream, ret_device);
+}
+
+CUDA_EXPORT cuStreamGetDevice_ptsz(CUstream stream, CUdevice *ret_device)
+{
+    ENTER(cuStreamGetDevice_ptsz);
+    return device_of(stream_of_thread(stream), ret_device);
+}

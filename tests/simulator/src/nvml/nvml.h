@@ -1,0 +1,47 @@
+/* nvml.h - what the files of the simulated libnvidia-ml share: entry check, handles.
+ *
+ * Entries open with ENTER(name): uninitialised and lost-library states and failure injection sit there and nowhere else. */
+#ifndef TENFOLD_SIM_NVML_H
+#define TENFOLD_SIM_NVML_H
+
+#include <stdio.h>
+#include <string.h>
+
+#include "../../include/nvml_abi.h"
+#include "../core/memory.h"
+#include "../core/state.h"
+#include "../core/timeline.h"
+
+#define NVML_EXPORT __attribute__((visibility("default"))) nvmlReturn_t
+
+struct nvmlDevice_st {
+    uint32_t magic;
+    uint32_t card; /* index into the machine */
+    uint32_t index; /* NVML's own: among the visible cards */
+};
+
+/* 0, or why this call may not go on. Attaches again in a forked child. */
+nvmlReturn_t nvml_enter(const char *symbol);
+
+#define ENTER(symbol)                              \
+    do {                                           \
+        nvmlReturn_t refused_ = nvml_enter(#symbol); \
+        if (refused_ != NVML_SUCCESS)              \
+            return refused_;                       \
+    } while (0)
+#define REQUIRE(condition, error) \
+    do {                          \
+        if (!(condition))         \
+            return (error);       \
+    } while (0)
+
+struct sim_machine *nvml_machine(void);
+nvmlDevice_t nvml_device(uint32_t index); /* NULL beyond the last visible card */
+
+/* The card behind a handle. INVALID_ARGUMENT, or GPU_IS_LOST. */
+nvmlReturn_t nvml_card(nvmlDevice_t device, struct sim_card **ret_card);
+
+/* Copies a text with its zero; INSUFFICIENT_SIZE if it does not fit. */
+nvmlReturn_t nvml_text(char *ret_text, unsigned size_bytes, const char *text);
+
+#endif

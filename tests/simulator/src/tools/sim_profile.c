@@ -1,0 +1,226 @@
+/* sim_profile.c - reads profiles/: `key = value` lines, # comments (contract: sim_profile.h). Every key is one row of a table. */
+#include "sim_profile.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum unit { UNIT_ONE, UNIT_KIB, UNIT_MIB, UNIT_US_TO_NS, UNIT_W_TO_MW };
+
+struct key {
+    const char *name;
+    size_t offset;
+    size_t size_bytes;
+    enum unit unit;
+};
+
+#define CARD(name, field, unit) {name, offsetof(struct sim_card, field), sizeof(((struct sim_card *)0)->field), unit}
+static const struct key g_card_keys[] = {
+    CARD("memory_total_mib", memory_total_bytes, UNIT_MIB),
+    CARD("memory_reserved_mib", memory_reserved_bytes, UNIT_MIB),
+    CARD("multiprocessors", multiprocessors, UNIT_ONE),
+    CARD("threads_per_multiprocessor", threads_per_multiprocessor, UNIT_ONE),
+    CARD("registers_per_multiprocessor", registers_per_multiprocessor, UNIT_ONE),
+    CARD("shared_memory_per_multiprocessor_kib", shared_memory_per_multiprocessor_bytes, UNIT_KIB),
+    CARD("shared_memory_per_block_optin_kib", shared_memory_per_block_optin_bytes, UNIT_KIB),
+    CARD("l2_kib", l2_bytes, UNIT_KIB),
+    CARD("memory_bus_width_bits", memory_bus_width_bits, UNIT_ONE),
+    CARD("copy_engines", copy_engines, UNIT_ONE),
+    CARD("sm_clock_max_mhz", sm_clock_max_mhz, UNIT_ONE),
+    CARD("sm_clock_idle_mhz", sm_clock_idle_mhz, UNIT_ONE),
+    CARD("memory_clock_max_mhz", memory_clock_max_mhz, UNIT_ONE),
+    CARD("power_limit_w", power_limit_mw, UNIT_W_TO_MW),
+    CARD("power_idle_w", power_idle_mw, UNIT_W_TO_MW),
+    CARD("temperature_c", temperature_c, UNIT_ONE),
+    CARD("pci_device_id", pci_device_id, UNIT_ONE),
+    CARD("pci_subsystem_id", pci_subsystem_id, UNIT_ONE),
+    CARD("mig_capable", mig_capable, UNIT_ONE),
+    CARD("ecc_enabled", ecc_enabled, UNIT_ONE),
+    CARD("compute_mode", compute_mode, UNIT_ONE),
+    CARD("lost", lost, UNIT_ONE),
+};
+
+#define STATE(name, field, unit) {name, offsetof(struct sim_state, field), sizeof(((struct sim_state *)0)->field), unit}
+static const struct key g_state_keys[] = {
+    STATE("granule_bytes", memory.granule_bytes, UNIT_ONE),
+    STATE("block_bytes", memory.block_bytes, UNIT_ONE),
+    STATE("small_limit_bytes", memory.small_limit_bytes, UNIT_ONE),
+    STATE("pitch_bytes", memory.pitch_bytes, UNIT_ONE),
+    STATE("pool_growth_bytes", memory.pool_growth_bytes, UNIT_ONE),
+    STATE("context_bytes", memory.context_bytes, UNIT_ONE),
+    STATE("module_bytes", memory.module_bytes, UNIT_ONE),
+    STATE("slice_us", time.slice_ns, UNIT_US_TO_NS),
+    STATE("switch_us", time.switch_ns, UNIT_US_TO_NS),
+    STATE("window_us", time.window_ns, UNIT_US_TO_NS),
+    STATE("window_lag_us", time.window_lag_ns, UNIT_US_TO_NS),
+    STATE("other_kernel_ns", time.other_kernel_ns, UNIT_ONE),
+    STATE("event_error_ns", time.event_error_ns, UNIT_ONE),
+    STATE("copy_bytes_per_us", time.copy_bytes_per_us, UNIT_ONE),
+    STATE("device_nodes_required", device_nodes_required, UNIT_ONE),
+};
+
+struct word {
+    const char *text;
+    uint32_t value;
+};
+/* NVML's numbers: nvmlBrandType_t, nvmlDeviceArchitecture_t. */
+static const struct word g_brands[] = {{"tesla", 2}, {"quadro", 1}, {"geforce", 5}, {"nvidia", 14}, {NULL, 0}};
+static const struct word g_architectures[] = {{"pascal", 4}, {"volta", 5}, {"turing", 6}, {"ampere", 7}, {"ada", 8}, {"hopper", 9}, {NULL, 0}};
+static const struct word g_policies[] = {{"fifo", SIM_POLICY_FIFO}, {"round-robin", SIM_POLICY_ROUND_ROBIN}, {NULL, 0}};
+
+static int set_word(const struct word *words, const char *key, const char *value, uint32_t *ret_value, char *error, size_t error_bytes)
+{
+    for (; words->text; words++)
+        if (strcmp(words->text, value) == 0) {
+            *ret_value = words->value;
+            return 0;
+        }
+    snprintf(error, error_bytes, "%s is \"%s\", which is not one of its words (see profiles/README.md)", key, value);
+    return -1;
+}
+
+static int64_t scaled(int64_t value, enum unit unit)
+{
+    static const int64_t factor[] = {[UNIT_ONE] = 1, [UNIT_KIB] = 1024, [UNIT_MIB] = 1048576, [UNIT_US_TO_NS] = 1000, [UNIT_W_TO_MW] = 1000};
+    return value * factor[unit];
+}
+
+static int set_number(void *base, const struct key *key, const char *value, char *error, size_t error_bytes)
+{
+    char *end = NULL;
+    errno = 0;
+    long long number = strtoll(value, &end, 0);
+    if (errno || end == value || *end || (key->size_bytes == 4 && (number < 0 || number > UINT32_MAX))) {
+        snprintf(error, error_bytes, "%s is \"%s\", expected a number", key->name, value);
+        return -1;
+    }
+    int64_t result = scaled(number, key->unit);
+    if (key->size_bytes == 4)
+        *(uint32_t *)((char *)base + key->offset) = (uint32_t)result;
+    else
+        *(int64_t *)((char *)base + key->offset) = result;
+    return 0;
+}
+
+static int set_card_text(struct sim_card *card, const char *key, const char *value, char *error, size_t error_bytes)
+{
+    if (strcmp(key, "product_name") == 0)
+        return snprintf(card->name, sizeof card->name, "%s", value) < 0;
+    if (strcmp(key, "brand") == 0)
+        return set_word(g_brands, key, value, &card->brand, error, error_bytes);
+    if (strcmp(key, "architecture") == 0)
+        return set_word(g_architectures, key, value, &card->architecture, error, error_bytes);
+    if (strcmp(key, "compute_capability") == 0) {
+        if (sscanf(value, "%u.%u", &card->compute_major, &card->compute_minor) == 2)
+            return 0;
+        snprintf(error, error_bytes, "compute_capability is \"%s\", expected two numbers such as 8.0", value);
+        return -1;
+    }
+    return 1; /* not one of these */
+}
+
+int profile_set(struct sim_state *state, struct sim_card *card, const char *key, const char *value, char *error, size_t error_bytes)
+{
+    if (strcmp(key, "policy") == 0)
+        return set_word(g_policies, key, value, &state->time.policy, error, error_bytes);
+    int text = card ? set_card_text(card, key, value, error, error_bytes) : 1;
+    if (text <= 0)
+        return text;
+    for (size_t i = 0; card && i < sizeof g_card_keys / sizeof g_card_keys[0]; i++)
+        if (strcmp(g_card_keys[i].name, key) == 0)
+            return set_number(card, &g_card_keys[i], value, error, error_bytes);
+    for (size_t i = 0; i < sizeof g_state_keys / sizeof g_state_keys[0]; i++)
+        if (strcmp(g_state_keys[i].name, key) == 0)
+            return set_number(state, &g_state_keys[i], value, error, error_bytes);
+    snprintf(error, error_bytes, "unknown key \"%s\"; the keys are those of profiles/model.conf%s", key, card ? " and profiles/cards/*.conf" : "");
+    return -1;
+}
+
+static char *trimmed(char *text)
+{
+    while (isspace((unsigned char)*text))
+        text++;
+    char *end = text + strlen(text);
+    while (end > text && isspace((unsigned char)end[-1]))
+        *--end = '\0';
+    return text;
+}
+
+static int read_keys(const char *path, struct sim_state *state, struct sim_card *card, char *error, size_t error_bytes)
+{
+    FILE *file = fopen(path, "re");
+    if (!file) {
+        snprintf(error, error_bytes, "cannot read profile '%s': %s", path, strerror(errno));
+        return -1;
+    }
+    char line[512], reason[256];
+    int result = 0;
+    for (int number = 1; result == 0 && fgets(line, sizeof line, file); number++) {
+        char *text = trimmed(line), *equals = strchr(text, '=');
+        if (*text == '\0' || *text == '#')
+            continue;
+        if (equals) {
+            *equals = '\0';
+            result = profile_set(state, card, trimmed(text), trimmed(equals + 1), reason, sizeof reason);
+        } else {
+            result = -1;
+            snprintf(reason, sizeof reason, "\"%.60s\" is not `key = value`", text);
+        }
+        if (result)
+            snprintf(error, error_bytes, "%s line %d: %s", path, number, reason);
+    }
+    fclose(file);
+    return result;
+}
+
+int profile_read_card(const char *folder, const char *name, struct sim_card *card, struct sim_state *state, char *error, size_t error_bytes)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/cards/%s.conf", folder, name);
+    if (strchr(name, '/') || read_keys(path, state, card, error, error_bytes) < 0) {
+        if (strchr(name, '/'))
+            snprintf(error, error_bytes, "card model is \"%s\", expected the name of a file in %s/cards without .conf", name, folder);
+        return -1;
+    }
+    return 0;
+}
+
+int profile_read_model(const char *folder, struct sim_state *state, char *error, size_t error_bytes)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/model.conf", folder);
+    return read_keys(path, state, NULL, error, error_bytes);
+}
+
+int profile_read_driver(const char *folder, const char *wanted, struct sim_state *state, char *error, size_t error_bytes)
+{
+    char path[4096], line[256];
+    snprintf(path, sizeof path, "%s/drivers.conf", folder);
+    FILE *file = fopen(path, "re");
+    if (!file) {
+        snprintf(error, error_bytes, "cannot read '%s': %s", path, strerror(errno));
+        return -1;
+    }
+    char *end = NULL;
+    const unsigned long branch = strtoul(wanted, &end, 10);
+    const bool is_branch = *end == '\0', is_version = *end == '.' && strspn(end, "0123456789.") == strlen(end);
+    bool is_found = false;
+    while (!is_found && fgets(line, sizeof line, file)) {
+        unsigned long row_branch;
+        char version[32];
+        int major, minor;
+        if (sscanf(line, "%lu %31s %d.%d", &row_branch, version, &major, &minor) != 4 || row_branch != branch)
+            continue;
+        is_found = is_branch || is_version;
+        snprintf(state->driver_version, sizeof state->driver_version, "%.31s", is_branch ? version : wanted);
+        snprintf(state->nvml_version, sizeof state->nvml_version, "%d.%.20s", major, state->driver_version);
+        state->cuda_version = major * 1000 + minor * 10;
+    }
+    fclose(file);
+    if (is_found)
+        return 0;
+    snprintf(error, error_bytes, "driver is \"%s\", expected a branch of %s such as 535, or a version of one such as 535.161.08", wanted, path);
+    return -1;
+}

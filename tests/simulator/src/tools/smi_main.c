@@ -1,0 +1,197 @@
+/* smi_main.c - nvidia-smi for the simulated driver: -L, -q, --query-gpu, --query-compute-apps, and the table.
+ *
+ * Forms and exit codes follow what the real tool prints, as far as programs read it: 0 done, 2 bad option, 6 no such card, 9 no driver,
+ * 12 no library. Next: smi_nvml.c asks, smi_query.c knows the fields. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "smi_query.h"
+
+static const char g_usage[] =
+    "nvidia-smi [-L | -q | --query-gpu=FIELDS --format=csv[,noheader][,nounits] | --query-compute-apps=FIELDS --format=csv...] [-i CARD]\n"
+    "    --help-query-gpu lists the fields. CARD is an index, a UUID or a PCI bus id.\n";
+
+static bool is_wanted(const struct smi_card *card, const char *selection)
+{
+    char index[16], copy[1024];
+    if (!selection)
+        return true;
+    snprintf(index, sizeof index, "%u", card->index);
+    snprintf(copy, sizeof copy, "%s", selection);
+    for (char *save, *one = strtok_r(copy, ",", &save); one; one = strtok_r(NULL, ",", &save))
+        if (!strcmp(one, index) || !strcmp(one, card->uuid) || !strcasecmp(one, card->bus_id))
+            return true;
+    return false;
+}
+
+static void print_list(const struct smi_card *card)
+{
+    printf("GPU %u: %s (UUID: %s)\n", card->index, card->name, card->uuid);
+}
+
+static void print_time(const char *format)
+{
+    char text[64];
+    time_t now = time(NULL);
+    struct tm broken;
+    strftime(text, sizeof text, format, localtime_r(&now, &broken));
+    puts(text);
+}
+
+static void print_table_head(void)
+{
+    char cuda[16];
+    smi_cuda_version(cuda, sizeof cuda);
+    print_time("%a %b %e %H:%M:%S %Y");
+    puts("+---------------------------------------------------------------------------------------+");
+    printf("| NVIDIA-SMI %-22s Driver Version: %-14s CUDA Version: %-9s |\n", smi_driver_version(), smi_driver_version(), cuda);
+    puts("|-----------------------------------------+----------------------+----------------------+");
+    puts("| GPU  Name                 Persistence-M | Bus-Id        Disp.A | Volatile Uncorr. ECC |");
+    puts("| Fan  Temp   Perf          Pwr:Usage/Cap |         Memory-Usage | GPU-Util  Compute M. |");
+    puts("|                                         |                      |               MIG M. |");
+    puts("|=========================================+======================+======================|");
+}
+
+static void print_table_card(const struct smi_card *card)
+{
+    char power[32], memory[32];
+    const char *mode = !strcmp(card->compute_mode, "Exclusive Process") ? "E. Process" : card->compute_mode;
+    snprintf(power, sizeof power, "%uW / %uW", card->power_mw / 1000, card->power_limit_mw / 1000);
+    snprintf(memory, sizeof memory, "%lluMiB / %lluMiB", card->used_mib, card->total_mib);
+    printf("| %3u  %-26.26s %-8s | %-16s Off | %20s |\n", card->index, card->name, !strcmp(card->persistence, "Enabled") ? "On" : "Off",
+           card->bus_id, !strcmp(card->ecc, "Enabled") ? "0" : "Off");
+    printf("| N/A  %3uC    %-4s %22s | %20s | %6u%% %12s |\n", card->temperature_c, card->pstate, power, memory, card->gpu_percent, mode);
+    printf("|%41s|%22s| %20s |\n", "", "", !strcmp(card->mig_mode, "[N/A]") ? "N/A" : card->mig_mode);
+    puts("+-----------------------------------------+----------------------+----------------------+");
+}
+
+static void print_table_processes(const char *selection)
+{
+    static struct smi_process list[SMI_PROCESSES_MAX];
+    bool is_any = false;
+    puts("\n+---------------------------------------------------------------------------------------+");
+    puts("| Processes:                                                                            |");
+    puts("|  GPU   GI   CI        PID   Type   Process name                            GPU Memory |");
+    puts("|        ID   ID                                                             Usage      |");
+    puts("|=======================================================================================|");
+    for (unsigned i = 0; i < smi_count(); i++) {
+        struct smi_card card;
+        unsigned count = smi_read(i, &card) && is_wanted(&card, selection) ? smi_processes(&card, list) : 0;
+        for (unsigned k = 0; k < count; k++, is_any = true) {
+            const char *name = list[k].name;
+            printf("|  %3u   N/A  N/A  %9u      C   %-38.38s %7lluMiB |\n", card.index, list[k].pid,
+                   strlen(name) > 38 ? name + strlen(name) - 38 : name, list[k].used_mib);
+        }
+    }
+    if (!is_any)
+        puts("|  No running processes found                                                           |");
+    puts("+---------------------------------------------------------------------------------------+");
+}
+
+static void print_details_head(unsigned count)
+{
+    char cuda[16];
+    smi_cuda_version(cuda, sizeof cuda);
+    puts("\n==============NVSMI LOG==============\n");
+    fputs("Timestamp                                 : ", stdout);
+    print_time("%a %b %e %H:%M:%S %Y");
+    printf("Driver Version                            : %s\n", smi_driver_version());
+    printf("CUDA Version                              : %s\n\n", cuda);
+    printf("Attached GPUs                             : %u\n", count);
+}
+
+enum action { ACTION_TABLE, ACTION_LIST, ACTION_DETAILS, ACTION_QUERY_CARDS, ACTION_QUERY_PROCESSES };
+
+struct request {
+    enum action action;
+    const char *fields, *selection;
+    struct smi_format format;
+};
+
+/* 0, or an exit code after saying why. */
+static int parse(int count, char **words, struct request *request)
+{
+    for (int i = 1; i < count; i++) {
+        const char *word = words[i], *equals = strchr(word, '=');
+        if (!strcmp(word, "-L") || !strcmp(word, "--list-gpus"))
+            request->action = ACTION_LIST;
+        else if (!strcmp(word, "-q") || !strcmp(word, "--query"))
+            request->action = ACTION_DETAILS;
+        else if (!strncmp(word, "--query-gpu=", 12) || !strncmp(word, "--query-compute-apps=", 21)) {
+            request->action = word[8] == 'g' ? ACTION_QUERY_CARDS : ACTION_QUERY_PROCESSES;
+            request->fields = equals + 1;
+        } else if (!strncmp(word, "--format=", 9)) {
+            request->format = (struct smi_format){.is_csv = !strncmp(equals + 1, "csv", 3),
+                                                  .without_header = strstr(equals, "noheader"),
+                                                  .without_units = strstr(equals, "nounits")};
+        } else if ((!strcmp(word, "-i") || !strcmp(word, "--id")) && i + 1 < count)
+            request->selection = words[++i];
+        else if (!strncmp(word, "--id=", 5) || !strncmp(word, "-i=", 3))
+            request->selection = equals + 1;
+        else if (!strcmp(word, "--help-query-gpu")) {
+            smi_print_fields();
+            return -1;
+        } else if (!strcmp(word, "-h") || !strcmp(word, "--help")) {
+            fputs(g_usage, stdout);
+            return -1;
+        } else {
+            printf("Invalid combination of input arguments. Please run 'nvidia-smi -h' for help.\n\n");
+            return 2;
+        }
+    }
+    if (request->action >= ACTION_QUERY_CARDS && !request->format.is_csv) {
+        printf("Error: \"--format=\" switch is missing. Must be csv, noheader and nounits are optional.\n");
+        return 2;
+    }
+    return 0;
+}
+
+static int answer(const struct request *request)
+{
+    const unsigned count = smi_count();
+    unsigned shown = 0;
+    if (request->action >= ACTION_QUERY_CARDS && smi_print_header(request->fields, &request->format, request->action == ACTION_QUERY_CARDS))
+        return 2;
+    if (request->action == ACTION_DETAILS)
+        print_details_head(count);
+    if (request->action == ACTION_TABLE && count)
+        print_table_head();
+    for (unsigned i = 0; i < count; i++) {
+        struct smi_card card;
+        if (!smi_read(i, &card) || !is_wanted(&card, request->selection))
+            continue;
+        shown++;
+        if (request->action == ACTION_LIST)
+            print_list(&card);
+        else if (request->action == ACTION_DETAILS)
+            smi_print_details(&card);
+        else if (request->action == ACTION_QUERY_CARDS)
+            smi_print_row(&card, request->fields, &request->format);
+        else if (request->action == ACTION_QUERY_PROCESSES)
+            smi_print_process_rows(&card, request->fields, &request->format);
+        else
+            print_table_card(&card);
+    }
+    if (request->action == ACTION_TABLE && count)
+        print_table_processes(request->selection);
+    if (shown)
+        return 0;
+    puts(request->selection && count ? "No devices were found matching the given id" : "No devices were found");
+    return 6;
+}
+
+int main(int count, char **words)
+{
+    struct request request = {.action = ACTION_TABLE};
+    int code = parse(count, words, &request);
+    if (code)
+        return code < 0 ? 0 : code;
+    code = smi_open();
+    if (code)
+        return code;
+    code = answer(&request);
+    smi_close();
+    return code;
+}
