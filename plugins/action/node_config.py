@@ -136,6 +136,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         record = plan.record.as_text() if plan.record else None
         result = {"changed": False, "path": path, "left": list(plan.left)}
         if plan.text == found.get("content") and record == found.get("record"):
+            self._require_effect(options, found)
             return result
         refusal = self._try(options, common, plan.text, found, task_vars)
         if refusal:
@@ -169,8 +170,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             return tried
         self._refuse_if_engine_does(options, tried)
         if options["subject"] == "containerd" and options["state"] == "present":
-            runtime = runtime_config.RuntimeOptions(**options["runtime"])
-            foreign = runtime_config.containerd_foreign_changes(self._dump_of(options, found), self._dump_of(options, tried), runtime)
+            foreign = runtime_config.containerd_foreign_changes(
+                self._dump_of(options, found), self._dump_of(options, tried), runtime_config.RuntimeOptions(**options["runtime"])
+            )
             if foreign:
                 raise MergeError(
                     f"cannot merge {options['path']!r}: containerd would lose or change {', '.join(foreign[:5])}, because another file "
@@ -178,7 +180,22 @@ class ActionModule(ActionBase):  # type: ignore[misc]
                     path=options["path"],
                     foreign=foreign,
                 )
+            self._require_effect(options, tried)
         return None
+
+    def _require_effect(self, options: dict[str, Any], answer: dict[str, Any]) -> None:
+        """An imported file can override the main one; then the merge would be in vain."""
+        dump = self._dump_of(options, answer)
+        if not dump or options["state"] == "absent":
+            return
+        overridden = runtime_config.containerd_overridden(dump, runtime_config.RuntimeOptions(**options["runtime"]))
+        if overridden:
+            raise MergeError(
+                f"a file that {options['path']!r} imports overrides the NVIDIA runtime: containerd sees {', '.join(overridden)}; "
+                "take these keys out of that file (look in /etc/containerd/conf.d)",
+                path=options["path"],
+                overridden=overridden,
+            )
 
     def _refuse_if_engine_does(self, options: dict[str, Any], answer: dict[str, Any]) -> None:
         verdict = answer.get("probe")

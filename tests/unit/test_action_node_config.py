@@ -159,6 +159,15 @@ def test_text_that_the_engine_refuses_is_not_written(node: Node) -> None:
     assert sorted(path.name for path in node.folder.iterdir()) == ["config", "containerd"]
 
 
+def test_merge_that_an_imported_file_makes_vain_is_refused(node: Node) -> None:
+    node.path.write_text(TEXT)
+    script = (node.folder / "containerd").read_text().replace("cat ", "sed s,/usr/bin/nvidia-container-runtime,/opt/theirs, ")
+    (node.folder / "containerd").write_text(script)
+    result = node.merge()
+    assert "containerd sees containerd.runtimes.nvidia.options.BinaryName = '/opt/theirs'" in result["msg"]
+    assert node.path.read_text() == TEXT
+
+
 def test_file_that_is_not_text_is_refused(node: Node) -> None:
     node.path.write_bytes(b"version = 3 # \xff\n")
     result = node.merge()

@@ -111,6 +111,20 @@ class TestContainerd:
         ]
         assert runtime_config.containerd_foreign_changes(before, before, OPTIONS) == []
 
+    @pytest.mark.parametrize("plugin", [V2, V3])
+    def test_key_that_an_imported_file_overrides_is_named(self, plugin: str) -> None:
+        def effective(binary: str, cdi: bool) -> dict[str, Any]:
+            runtimes = {"nvidia": {"options": {"BinaryName": binary}}}
+            return {"plugins": {plugin: {"enable_cdi": cdi, "containerd": {"default_runtime_name": "runc", "runtimes": runtimes}}}}
+
+        right = effective(OPTIONS.binary, True)
+        assert runtime_config.containerd_overridden(right, OPTIONS) == []
+        assert runtime_config.containerd_overridden(effective("/opt/other", False), OPTIONS) == [
+            "containerd.runtimes.nvidia.options.BinaryName = '/opt/other'",
+            "enable_cdi = False",
+        ]
+        assert runtime_config.containerd_overridden(right, RuntimeOptions(is_default=True)) == ["containerd.default_runtime_name = 'runc'"]
+
 
 class TestDocker:
     def test_runtime_and_cdi_are_added_as_far_as_the_version_knows_them(self) -> None:

@@ -17,6 +17,7 @@ __all__ = [
     "RuntimeOptions",
     "containerd_edits",
     "containerd_foreign_changes",
+    "containerd_overridden",
     "crio_edits",
     "docker_edits",
     "kubelet_edits",
@@ -137,6 +138,19 @@ def containerd_foreign_changes(before: Mapping[str, Any], after: Mapping[str, An
         if not ours and flat_before.get(path, _NOTHING) != flat_after.get(path, _NOTHING):
             foreign.append(".".join(path))
     return foreign
+
+
+def containerd_overridden(effective: Mapping[str, Any], options: RuntimeOptions) -> list[str]:
+    """Our keys that do not hold in containerd's effective configuration although the main file has them: an imported file wins."""
+    section = _effective_containerd(effective)
+    found = lookup(section, ("runtimes", options.name, "options", "BinaryName"))
+    overridden = [] if found == options.binary else [f"containerd.runtimes.{options.name}.options.BinaryName = {found!r}"]
+    if options.is_default and section.get("default_runtime_name") != options.name:
+        overridden.append(f"containerd.default_runtime_name = {section.get('default_runtime_name')!r}")
+    if options.cdi_enabled:
+        switches = {lookup(effective, ("plugins", plugin, "enable_cdi")) for plugin in set(_CRI_PLUGIN.values())} - {None}
+        overridden += ["enable_cdi = False"] if switches == {False} else []
+    return overridden
 
 
 _NOTHING = object()
