@@ -422,7 +422,7 @@ NVML_EXPORT nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned in
     CARD(device, card);
     (void)index;
     REQUIRE(ret_instance, NVML_ERROR_INVALID_ARGUMENT);
-    return card->mig_enabled ? NVML_ERROR_NOT_FOUND : NVML_ERROR_NOT_SUPPORTED;
+    return card->mig_capable ? NVML_ERROR_NOT_FOUND : NVML_ERROR_NOT_SUPPORTED; /* the toolkit takes "not found" as "no instance" */
 }
 
 NVML_EXPORT nvmlDeviceIsMigDeviceHandle(nvmlDevice_t device, unsigned *ret_is_instance)
