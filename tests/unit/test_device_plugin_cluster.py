@@ -123,12 +123,12 @@ class TestReading:
     @pytest.mark.parametrize("status", [401, 403, 429, 500, 503])
     def test_any_other_refusal_is_a_server_that_is_away(self, cluster: KubernetesCluster, api: ApiServer, status: int) -> None:
         api.answers["GET", "/api/v1/namespaces/ns/pods/p"] = [(status, {"message": "no"})]
-        with pytest.raises(ClusterUnavailable, match=f"refuses read_namespaced_pod: {status} no"):
+        with pytest.raises(ClusterUnavailable, match=f"refuses GET /api/v1/namespaces/ns/pods/p: {status} no"):
             cluster.pod("ns", "p")
 
     def test_a_dead_server_is_away(self, cluster: KubernetesCluster, api: ApiServer) -> None:
         api.close()
-        with pytest.raises(ClusterUnavailable, match="does not answer read_node"):
+        with pytest.raises(ClusterUnavailable, match="does not answer GET /api/v1/nodes/n"):
             cluster.node("n")
 
     def test_an_answer_that_is_no_json_is_a_server_that_is_away(self, cluster: KubernetesCluster, api: ApiServer) -> None:

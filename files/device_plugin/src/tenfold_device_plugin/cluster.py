@@ -19,6 +19,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
+from urllib.parse import urlencode
 
 from .errors import ClusterUnavailable, Conflict
 
@@ -57,97 +58,130 @@ class Cluster(Protocol):
 
 
 class KubernetesCluster:
+    """Requests over the connection pool of the official client, which knows kubeconfigs, certificates, tokens and proxies.
+
+    Its typed calls are left aside: they cost 25 MiB of models, and a patch is clearer as the JSON that it is.
+    """
+
     def __init__(self, kubeconfig: str, timeout_seconds: float) -> None:
         """Errors: ClusterUnavailable when neither the kubeconfig nor a service account can be loaded."""
-        # Imported here: it takes a second and 40 MiB, which neither the probe nor the tests should pay.
+        # Imported here: a second and 20 MiB, which neither the probe nor most tests should pay.
         from kubernetes import client, config
+        from kubernetes.client import rest
 
+        configuration: Any = client.Configuration()
         try:
             if kubeconfig:
-                config.load_kube_config(config_file=kubeconfig)
+                config.load_kube_config(config_file=kubeconfig, client_configuration=configuration)
             else:
-                config.load_incluster_config()
+                config.load_incluster_config(client_configuration=configuration)
         except config.ConfigException as error:
             raise ClusterUnavailable(f"cannot load {kubeconfig or 'the service account'!r}: {error}") from error
-        self._api: Any = client.CoreV1Api()
-        self._failure: Any = client.ApiException
-        self._timeout = (timeout_seconds, timeout_seconds)
+        self._configuration = configuration
+        self._pool: Any = rest.RESTClientObject(configuration).pool_manager
+        self._timeout_seconds = timeout_seconds
 
     def follow_pods(self, node_name: str, stop: threading.Event) -> Iterator[Change]:
-        return self._follow(self._api.list_pod_for_all_namespaces, f"spec.nodeName={node_name}", slim_pod, stop)
+        return self._follow("/api/v1/pods", f"spec.nodeName={node_name}", slim_pod, stop)
 
     def follow_node(self, node_name: str, stop: threading.Event) -> Iterator[Change]:
-        return self._follow(self._api.list_node, f"metadata.name={node_name}", slim_node, stop)
+        return self._follow("/api/v1/nodes", f"metadata.name={node_name}", slim_node, stop)
 
     def pod(self, namespace: str, name: str) -> JsonObject | None:
-        found = self._read(self._api.read_namespaced_pod, name, namespace)
+        found = self._read(f"/api/v1/namespaces/{namespace}/pods/{name}")
         return slim_pod(found) if found is not None else None
 
     def node(self, name: str) -> JsonObject | None:
-        found = self._read(self._api.read_node, name)
+        found = self._read(f"/api/v1/nodes/{name}")
         return slim_node(found) if found is not None else None
 
     def config_map(self, namespace: str, name: str) -> Mapping[str, str] | None:
-        found = self._read(self._api.read_namespaced_config_map, name, namespace)
+        found = self._read(f"/api/v1/namespaces/{namespace}/configmaps/{name}")
         return (found.get("data") or {}) if found is not None else None
 
     def annotate_pod(self, namespace: str, name: str, uid: str, annotations: Mapping[str, str | None]) -> JsonObject:
         body = {"metadata": {"uid": uid, "annotations": dict(annotations)}}  # the UID makes a patch of a namesake fail
-        return slim_pod(self._call(self._api.patch_namespaced_pod, name, namespace, body))
+        return slim_pod(self._call("PATCH", f"/api/v1/namespaces/{namespace}/pods/{name}", body))
 
     def annotate_node(self, name: str, annotations: Mapping[str, str | None]) -> JsonObject:
-        return slim_node(self._call(self._api.patch_node, name, {"metadata": {"annotations": dict(annotations)}}))
+        return slim_node(self._call("PATCH", f"/api/v1/nodes/{name}", {"metadata": {"annotations": dict(annotations)}}))
 
     def set_node_resources(self, name: str, capacity: Mapping[str, int], allocatable: Mapping[str, int]) -> JsonObject:
         status = {
             "capacity": {resource: str(amount) for resource, amount in capacity.items()},
             "allocatable": {resource: str(amount) for resource, amount in allocatable.items()},
         }
-        return slim_node(self._call(self._api.patch_node_status, name, {"status": {key: value for key, value in status.items() if value}}))
+        body = {"status": {key: value for key, value in status.items() if value}}
+        return slim_node(self._call("PATCH", f"/api/v1/nodes/{name}/status", body))
 
     def create_event(self, event: JsonObject) -> None:
-        self._call(self._api.create_namespaced_event, event["metadata"]["namespace"], event)
+        body = {"apiVersion": "v1", "kind": "Event", **event}
+        self._call("POST", f"/api/v1/namespaces/{event['metadata']['namespace']}/events", body)
 
     def evict(self, namespace: str, name: str, uid: str) -> None:
-        body = {"metadata": {"name": name, "namespace": namespace}, "deleteOptions": {"preconditions": {"uid": uid}}}
-        self._call(self._api.create_namespaced_pod_eviction, name, namespace, body)
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": name, "namespace": namespace},
+            "deleteOptions": {"preconditions": {"uid": uid}},
+        }
+        self._call("POST", f"/api/v1/namespaces/{namespace}/pods/{name}/eviction", body)
 
-    def _read(self, call: Callable[..., Any], *arguments: Any) -> JsonObject | None:
+    def _read(self, path: str) -> JsonObject | None:
         try:
-            found: JsonObject = self._call(call, *arguments)
+            return self._call("GET", path)
         except Conflict:
             return None
-        return found
 
-    def _call(self, call: Callable[..., Any], *arguments: Any, timeout: tuple[float, float] | None = None, **options: Any) -> Any:
-        response = self._open(call, *arguments, timeout=timeout, **options)
+    def _call(self, method: str, path: str, body: JsonObject | None = None, query: Mapping[str, str] | None = None) -> JsonObject:
+        response = self._open(method, path, body, query, self._timeout_seconds)
         try:
-            return json.loads(response.data)
+            answer = json.loads(response.data)
         except ValueError as error:
-            raise ClusterUnavailable(f"the API server's answer is no JSON: {error}") from error
+            raise ClusterUnavailable(f"the API server's answer to {method} {path} is no JSON: {error}") from error
+        if not isinstance(answer, dict):
+            raise ClusterUnavailable(f"the API server's answer to {method} {path} is no object")
+        return answer
 
-    def _open(self, call: Callable[..., Any], *arguments: Any, timeout: tuple[float, float] | None = None, **options: Any) -> Any:
+    def _open(
+        self, method: str, path: str, body: JsonObject | None, query: Mapping[str, str] | None, read_seconds: float, preload: bool = True
+    ) -> Any:
+        """The response, of status below 300. Errors: Conflict, ClusterUnavailable."""
+        import urllib3
+
+        headers = {"Accept": "application/json", "User-Agent": "tenfold-device-plugin"}
+        if body is not None:
+            headers["Content-Type"] = "application/merge-patch+json" if method == "PATCH" else "application/json"
         try:
-            return call(*arguments, _preload_content=False, _request_timeout=timeout or self._timeout, **options)
-        except self._failure as error:
-            if error.status in (_NOT_FOUND, _CONFLICT, _GONE, _UNPROCESSABLE):
-                raise Conflict(_words(error)) from error
-            raise ClusterUnavailable(f"the API server refuses {call.__name__}: {_words(error)}") from error
-        except Exception as error:  # urllib3's and ssl's own, which the client library passes through
-            raise ClusterUnavailable(f"the API server does not answer {call.__name__}: {error}") from error
+            headers.update({auth["key"]: auth["value"] for auth in self._configuration.auth_settings().values() if auth["in"] == "header"})
+            response = self._pool.request(
+                method,
+                self._configuration.host + path + (f"?{urlencode(query)}" if query else ""),
+                headers=headers,
+                body=None if body is None else json.dumps(body).encode(),
+                timeout=urllib3.Timeout(connect=self._timeout_seconds, read=read_seconds),
+                retries=False,
+                preload_content=preload,
+            )
+        except Exception as error:  # urllib3, ssl and the client's credential plugins each have their own
+            raise ClusterUnavailable(f"the API server does not answer {method} {path}: {error}") from error
+        if response.status < 300:
+            return response
+        words = f"{method} {path}: {response.status} {_words(response)}"
+        if response.status in (_NOT_FOUND, _CONFLICT, _GONE, _UNPROCESSABLE):
+            raise Conflict(words)
+        raise ClusterUnavailable(f"the API server refuses {words}")
 
-    def _follow(
-        self, list_objects: Callable[..., Any], selector: str, slim: Callable[[JsonObject], JsonObject], stop: threading.Event
-    ) -> Iterator[Change]:
+    def _follow(self, path: str, selector: str, slim: Callable[[JsonObject], JsonObject], stop: threading.Event) -> Iterator[Change]:
         """List, then watch from there; a watch that ends is continued, one that the server has forgotten starts over."""
         version = ""
         while not stop.is_set():
             if not version:
-                listed = self._call(list_objects, field_selector=selector)
+                listed = self._call("GET", path, query={"fieldSelector": selector})
                 version = listed["metadata"]["resourceVersion"]
                 yield "SYNCED", [slim(found) for found in listed["items"]]
             try:
-                for kind, found in self._watch(list_objects, selector, version):
+                for kind, found in self._watch(path, selector, version):
                     if kind == "ERROR":
                         version = ""
                         break
@@ -159,16 +193,15 @@ class KubernetesCluster:
             except Conflict:  # 410: our version is older than the server's history
                 version = ""
 
-    def _watch(self, list_objects: Callable[..., Any], selector: str, version: str) -> Iterator[Change]:
-        response = self._open(
-            list_objects,
-            field_selector=selector,
-            watch=True,
-            resource_version=version,
-            allow_watch_bookmarks=True,
-            timeout_seconds=WATCH_SECONDS,
-            timeout=(self._timeout[0], WATCH_SECONDS + 15),
-        )
+    def _watch(self, path: str, selector: str, version: str) -> Iterator[Change]:
+        query = {
+            "fieldSelector": selector,
+            "watch": "true",
+            "resourceVersion": version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(WATCH_SECONDS),
+        }
+        response = self._open("GET", path, None, query, WATCH_SECONDS + 15, preload=False)
         try:
             rest = b""
             for chunk in response.stream(65536, decode_content=False):
@@ -233,9 +266,9 @@ def _only(source: Mapping[str, Any], names: tuple[str, ...]) -> JsonObject:
     return {name: source[name] for name in names if source.get(name) is not None}
 
 
-def _words(error: Any) -> str:
+def _words(response: Any) -> str:
+    """The server's own message where it sends one."""
     try:
-        message = json.loads(error.body)["message"]
+        return str(json.loads(response.data)["message"])
     except (TypeError, ValueError, KeyError):
-        message = error.reason
-    return f"{error.status} {message}"
+        return str(response.reason)
