@@ -21,6 +21,7 @@ typedef struct CUmipmappedArray_st *CUmipmappedArray;
 typedef struct CUmemPoolHandle_st *CUmemoryPool;
 typedef struct CUgraph_st *CUgraph;
 typedef struct CUgraphExec_st *CUgraphExec;
+typedef struct CUgraphNode_st *CUgraphNode;
 typedef uint64_t CUmemGenericAllocationHandle;
 
 enum {
@@ -34,18 +35,35 @@ enum {
 
 typedef struct { unsigned char bytes[16]; } CUuuid;
 
-/* CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR: the driver computes what they need, the hook only passes them on. */
-typedef struct CUDA_ARRAY_DESCRIPTOR_st CUDA_ARRAY_DESCRIPTOR;
-typedef struct CUDA_ARRAY3D_DESCRIPTOR_st CUDA_ARRAY3D_DESCRIPTOR;
+/* Array descriptors; _v1 belongs to entry points older than CUDA 3.2. */
+typedef struct {
+    size_t width, height; /* elements; height 0: one dimension */
+    int format;
+    unsigned int channels;
+} CUDA_ARRAY_DESCRIPTOR;
 
 typedef struct {
-    size_t size;
-    size_t alignment;
-    unsigned int reserved[4];
-} CUDA_ARRAY_MEMORY_REQUIREMENTS;
+    unsigned int width, height;
+    int format;
+    unsigned int channels;
+} CUDA_ARRAY_DESCRIPTOR_v1;
 
 typedef struct {
-    int type; /* enum tf_location */
+    size_t width, height, depth;
+    int format;
+    unsigned int channels;
+    unsigned int flags;
+} CUDA_ARRAY3D_DESCRIPTOR;
+
+typedef struct {
+    unsigned int width, height, depth;
+    int format;
+    unsigned int channels;
+    unsigned int flags;
+} CUDA_ARRAY3D_DESCRIPTOR_v1;
+
+typedef struct {
+    int type; /* 1: device */
     int id;
 } CUmemLocation;
 
@@ -86,6 +104,28 @@ typedef struct {
     CUstream stream;
     void **parameters;
 } CUDA_LAUNCH_PARAMS;
+
+typedef struct {
+    CUmemPoolProps pool;
+    const void *access;
+    size_t access_count;
+    size_t bytes;
+    CUdeviceptr pointer; /* out */
+} CUDA_MEM_ALLOC_NODE_PARAMS;
+
+/* The union of all nodes' parameters, of which we read one member. */
+typedef struct {
+    int type;
+    int reserved0[3];
+    union {
+        CUDA_MEM_ALLOC_NODE_PARAMS allocation;
+        long long reserved1[29];
+    };
+    long long reserved2;
+} CUgraphNodeParams;
+
+enum { CU_GRAPH_NODE_TYPE_MEM_ALLOC = 10 };
+enum { CUDA_ARRAY3D_SPARSE = 0x40, CUDA_ARRAY3D_DEFERRED_MAPPING = 0x80 };
 
 /* Attributes by number, as in the driver's enumerations. */
 enum {

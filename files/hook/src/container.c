@@ -13,6 +13,7 @@
 #include "ledger.h"
 #include "measure.h"
 #include "message.h"
+#include "pools.h"
 #include "slots.h"
 #include "standalone.h"
 #include "sync.h"
@@ -257,6 +258,7 @@ static void detach_inherited(struct tf_container *self)
     atomic_store(&self->refresh_lock.word, 0);
     tf_ledger_reset();
     tf_measure_reset();
+    tf_pools_reset();
 }
 
 static void attach(struct tf_container *self)

@@ -4,6 +4,7 @@
  * Promise: a launch that the driver refuses costs nothing; a captured stream is neither gated nor measured, its graph is.
  * Next:    measure.c. */
 #include "measure.h"
+#include "pools.h"
 
 static bool is_limited(struct tf_container *container)
 {
@@ -69,4 +70,56 @@ CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction function
     if (!config)
         return CUDA_ERROR_INVALID_VALUE;
     LAUNCH(cuLaunchKernelEx_ptsz, config_key(config, function), config->stream, true, (config, function, parameters, extra));
+}
+
+/* Interfaces of before CUDA 4: the block's shape was set on the function, so the function alone is the key. */
+CUresult cuLaunch(CUfunction function) { LAUNCH(cuLaunch, tf_limit_key(function, 1, 1, 1, 0, 0, 0, 0), NULL, false, (function)); }
+
+CUresult cuLaunchGrid(CUfunction function, int grid_x, int grid_y)
+{
+    LAUNCH(cuLaunchGrid, tf_limit_key(function, (uint32_t)grid_x, (uint32_t)grid_y, 1, 0, 0, 0, 0), NULL, false, (function, grid_x, grid_y));
+}
+
+CUresult cuLaunchGridAsync(CUfunction function, int grid_x, int grid_y, CUstream stream)
+{
+    LAUNCH(cuLaunchGridAsync, tf_limit_key(function, (uint32_t)grid_x, (uint32_t)grid_y, 1, 0, 0, 0, 0), stream, false,
+        (function, grid_x, grid_y, stream));
+}
+
+/* Launches on several cards at once: gated by the first, charged by estimate on the others when they next launch alone. */
+CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *launches, unsigned int count, unsigned int flags)
+{
+    const CUDA_LAUNCH_PARAMS none = {.function = NULL}, *first = launches && count ? launches : &none;
+    LAUNCH(cuLaunchCooperativeKernelMultiDevice,
+        tf_limit_key(first->function, first->grid_x, first->grid_y, first->grid_z, first->block_x, first->block_y, first->block_z, first->shared_bytes),
+        first->stream, false, (launches, count, flags));
+}
+
+/* A graph is one piece of work, measured whole; memory of its nodes appears with the launch. */
+static CUresult launch_graph(const struct tf_cuda *cuda, CUresult (*real)(CUgraphExec, CUstream), CUgraphExec graph, CUstream stream, bool per_thread)
+{
+    struct tf_container *container = tf_container();
+    CUresult result;
+    if (is_limited(container)) {
+        struct tf_launch launch;
+        tf_launch_begin(&launch, container, cuda, tf_limit_key(graph, 0, 0, 0, 0, 0, 0, 0), (struct tf_stream){stream, per_thread});
+        result = tf_launch_end(&launch, real(graph, stream));
+    } else {
+        result = real(graph, stream);
+    }
+    if (TF_UNLIKELY(tf_pools_has_graphs()))
+        tf_pools_refresh(container, cuda);
+    return result;
+}
+
+CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream)
+{
+    const struct tf_cuda *cuda = tf_cuda();
+    return cuda && cuda->cuGraphLaunch ? launch_graph(cuda, cuda->cuGraphLaunch, graph, stream, false) : CUDA_ERROR_NOT_INITIALIZED;
+}
+
+CUresult cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream)
+{
+    const struct tf_cuda *cuda = tf_cuda();
+    return cuda && cuda->cuGraphLaunch_ptsz ? launch_graph(cuda, cuda->cuGraphLaunch_ptsz, graph, stream, true) : CUDA_ERROR_NOT_INITIALIZED;
 }

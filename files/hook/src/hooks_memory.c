@@ -3,29 +3,9 @@
  * Promise: the bytes are reserved before the driver is asked and given back after it let go, exactly once; a refusal is
  *          CUDA_ERROR_OUT_OF_MEMORY; a pointer that we did not see allocated goes to the driver untouched.
  * Next:    memory.c charges; hooks_array.c, hooks_vmm.c and hooks_pool.c for the other kinds. */
-#include "device.h"
-#include "memory.h"
+#include "charge.h"
 #include "nested.h"
-
-#include <limits.h>
-
-static uint64_t current_context(const struct tf_cuda *cuda)
-{
-    CUcontext context = NULL;
-    if (cuda->cuCtxGetCurrent)
-        cuda->cuCtxGetCurrent(&context);
-    return (uint64_t)(uintptr_t)context;
-}
-
-static CUresult reserve_here(const struct tf_cuda *cuda, uint64_t bytes, struct tf_reservation *ret)
-{
-    struct tf_container *container = tf_container();
-    if (atomic_load_explicit(&container->stance, memory_order_relaxed) == TF_NO_SLICE) {
-        *ret = (struct tf_reservation){container, -1, 0};
-        return CUDA_SUCCESS;
-    }
-    return tf_memory_reserve(container, tf_device_current(container, cuda), bytes, ret);
-}
+#include "pools.h"
 
 /* After the driver's answer: into the ledger, or everything back. `free_it` undoes the driver's part. */
 static CUresult conclude(const struct tf_cuda *cuda, CUresult result, const struct tf_reservation *reservation, CUdeviceptr pointer)
@@ -34,7 +14,7 @@ static CUresult conclude(const struct tf_cuda *cuda, CUresult result, const stru
         tf_memory_undo(reservation);
         return result;
     }
-    result = tf_memory_keep(reservation, TF_KIND_POINTER, pointer, current_context(cuda));
+    result = tf_memory_keep(reservation, TF_KIND_POINTER, pointer, tf_current_context(cuda));
     if (TF_LIKELY(result == CUDA_SUCCESS))
         return result;
     cuda->cuMemFree_v2(pointer);
@@ -50,7 +30,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes)
     if (!pointer || tf_is_nested())
         return cuda->cuMemAlloc_v2(pointer, bytes);
     struct tf_reservation reservation;
-    CUresult result = reserve_here(cuda, tf_memory_rounded(bytes), &reservation);
+    CUresult result = tf_reserve_here(cuda, tf_memory_rounded(bytes), &reservation);
     if (result != CUDA_SUCCESS)
         return result;
     result = TF_NESTED(cuda->cuMemAlloc_v2(pointer, bytes));
@@ -65,7 +45,7 @@ CUresult cuMemAlloc(CUdeviceptr_v1 *pointer, unsigned int bytes)
     if (!pointer || tf_is_nested())
         return cuda->cuMemAlloc(pointer, bytes);
     struct tf_reservation reservation;
-    CUresult result = reserve_here(cuda, tf_memory_rounded(bytes), &reservation);
+    CUresult result = tf_reserve_here(cuda, tf_memory_rounded(bytes), &reservation);
     if (result != CUDA_SUCCESS)
         return result;
     result = TF_NESTED(cuda->cuMemAlloc(pointer, bytes));
@@ -80,7 +60,7 @@ CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned int flag
     if (!pointer || tf_is_nested())
         return cuda->cuMemAllocManaged(pointer, bytes, flags);
     struct tf_reservation reservation;
-    CUresult result = reserve_here(cuda, tf_memory_rounded(bytes), &reservation);
+    CUresult result = tf_reserve_here(cuda, tf_memory_rounded(bytes), &reservation);
     if (result != CUDA_SUCCESS)
         return result;
     result = TF_NESTED(cuda->cuMemAllocManaged(pointer, bytes, flags));
@@ -115,7 +95,7 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width_by
     if (!pointer || !pitch || tf_is_nested())
         return cuda->cuMemAllocPitch_v2(pointer, pitch, width_bytes, height, element_bytes);
     struct tf_reservation reservation;
-    CUresult result = reserve_here(cuda, pitched_bytes(guessed_pitch(width_bytes), height), &reservation);
+    CUresult result = tf_reserve_here(cuda, pitched_bytes(guessed_pitch(width_bytes), height), &reservation);
     if (result != CUDA_SUCCESS)
         return result;
     result = TF_NESTED(cuda->cuMemAllocPitch_v2(pointer, pitch, width_bytes, height, element_bytes));
@@ -131,21 +111,12 @@ CUresult cuMemAllocPitch(CUdeviceptr_v1 *pointer, unsigned int *pitch, unsigned 
     if (!pointer || !pitch || tf_is_nested())
         return cuda->cuMemAllocPitch(pointer, pitch, width_bytes, height, element_bytes);
     struct tf_reservation reservation;
-    CUresult result = reserve_here(cuda, pitched_bytes(guessed_pitch(width_bytes), height), &reservation);
+    CUresult result = tf_reserve_here(cuda, pitched_bytes(guessed_pitch(width_bytes), height), &reservation);
     if (result != CUDA_SUCCESS)
         return result;
     result = TF_NESTED(cuda->cuMemAllocPitch(pointer, pitch, width_bytes, height, element_bytes));
     bool is_there = result == CUDA_SUCCESS;
     return conclude_pitched(cuda, result, &reservation, is_there ? *pointer : 0, is_there ? *pitch : 0, height);
-}
-
-static CUresult concluded_free(CUresult result, bool is_ours, const struct tf_entry *entry)
-{
-    if (is_ours && result == CUDA_SUCCESS)
-        tf_memory_gone(tf_container(), entry);
-    else if (is_ours)
-        tf_memory_back(tf_container(), entry);
-    return result;
 }
 
 CUresult cuMemFree_v2(CUdeviceptr pointer)
@@ -158,7 +129,10 @@ CUresult cuMemFree_v2(CUdeviceptr pointer)
     struct tf_entry entry;
     tf_container();
     bool is_ours = tf_memory_take(TF_KIND_POINTER, pointer, &entry);
-    return concluded_free(TF_NESTED(cuda->cuMemFree_v2(pointer)), is_ours, &entry);
+    CUresult result = TF_NESTED(cuda->cuMemFree_v2(pointer));
+    if (!is_ours && result == CUDA_SUCCESS)
+        tf_pools_freed(pointer);
+    return tf_conclude_free(result, is_ours, &entry);
 }
 
 CUresult cuMemFree(CUdeviceptr_v1 pointer)
@@ -171,5 +145,5 @@ CUresult cuMemFree(CUdeviceptr_v1 pointer)
     struct tf_entry entry;
     tf_container();
     bool is_ours = tf_memory_take(TF_KIND_POINTER, pointer, &entry);
-    return concluded_free(TF_NESTED(cuda->cuMemFree(pointer)), is_ours, &entry);
+    return tf_conclude_free(TF_NESTED(cuda->cuMemFree(pointer)), is_ours, &entry);
 }

@@ -5,6 +5,7 @@
  * Next:    memory.c knows the numbers. */
 #include "device.h"
 #include "memory.h"
+#include "pools.h"
 
 #include <limits.h>
 
@@ -13,6 +14,7 @@ static bool view_of_current(const struct tf_cuda *cuda, uint64_t real_total_byte
     struct tf_container *container = tf_container();
     if (atomic_load_explicit(&container->stance, memory_order_relaxed) != TF_ENFORCED)
         return false;
+    tf_pools_refresh(container, cuda);
     return tf_memory_view(container, tf_device_current(container, cuda), real_total_bytes, ret_total_bytes, ret_used_bytes);
 }
 
@@ -111,5 +113,41 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *me
         memory->used = used;
         memory->free = total - used;
     }
+    return result;
+}
+
+static struct tf_quota *quota_of_nvml(const struct tf_nvml *nvml, nvmlDevice_t device, uint32_t view_bit)
+{
+    struct tf_container *container = tf_container();
+    tf_container_refresh(container);
+    if (atomic_load(&container->stance) != TF_ENFORCED || !(atomic_load(&container->view) & view_bit))
+        return NULL;
+    int gpu = tf_device_of_nvml(container, nvml, device);
+    return gpu >= 0 && atomic_load(&container->quotas[gpu].is_listed) ? &container->quotas[gpu] : NULL;
+}
+
+nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, int type, unsigned int *megahertz)
+{
+    const struct tf_nvml *nvml = tf_nvml();
+    if (!nvml || !nvml->nvmlDeviceGetClockInfo)
+        return NVML_ERROR_UNINITIALIZED;
+    nvmlReturn_t result = nvml->nvmlDeviceGetClockInfo(device, type, megahertz);
+    struct tf_quota *quota;
+    if (result == NVML_SUCCESS && megahertz && (type == NVML_CLOCK_SM || type == NVML_CLOCK_GRAPHICS)
+        && (quota = quota_of_nvml(nvml, device, TENFOLD_VIEW_CLOCKS)) != NULL) {
+        uint32_t limit_percent = atomic_load(&quota->core_limit_percent);
+        *megahertz = limit_percent ? *megahertz * limit_percent / 100u : *megahertz;
+    }
+    return result;
+}
+
+nvmlReturn_t nvmlDeviceGetComputeMode(nvmlDevice_t device, int *mode)
+{
+    const struct tf_nvml *nvml = tf_nvml();
+    if (!nvml || !nvml->nvmlDeviceGetComputeMode)
+        return NVML_ERROR_UNINITIALIZED;
+    nvmlReturn_t result = nvml->nvmlDeviceGetComputeMode(device, mode);
+    if (result == NVML_SUCCESS && mode && quota_of_nvml(nvml, device, TENFOLD_VIEW_COMPUTE_MODE))
+        *mode = NVML_COMPUTEMODE_EXCLUSIVE_PROCESS;
     return result;
 }

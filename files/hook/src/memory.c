@@ -7,6 +7,7 @@
 
 #include "account.h"
 #include "device.h"
+#include "pools.h"
 #include "slots.h"
 #include "sync.h"
 
@@ -45,15 +46,12 @@ static int charge(struct tf_container *container, int gpu, uint64_t bytes)
     return error ? error : tf_account_charge(container->state, container->slot, (uint32_t)gpu, bytes, limit_bytes);
 }
 
-static CUresult charge_or_refuse(struct tf_container *container, int gpu, uint64_t bytes)
+static CUresult charge_or_reap(struct tf_container *container, int gpu, uint64_t bytes)
 {
     if (TF_LIKELY(charge(container, gpu, bytes) == 0))
         return CUDA_SUCCESS;
     tf_slots_reap(container->state, &container->self);
-    if (charge(container, gpu, bytes) == 0)
-        return CUDA_SUCCESS;
-    __atomic_fetch_add(&container->state->gpus[gpu].refusals, 1, __ATOMIC_RELAXED);
-    return CUDA_ERROR_OUT_OF_MEMORY;
+    return charge(container, gpu, bytes) == 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 /* Does this stance charge at all? If not, *ret_result is what the allocation gets. */
@@ -76,16 +74,24 @@ static bool is_charging(struct tf_container *container, int gpu, CUresult *ret_r
     return true;
 }
 
-CUresult tf_memory_reserve(struct tf_container *container, int gpu, uint64_t bytes, struct tf_reservation *ret)
+CUresult tf_memory_try(struct tf_container *container, int gpu, uint64_t bytes, struct tf_reservation *ret)
 {
     CUresult result;
     tf_container_refresh(container);
     *ret = (struct tf_reservation){container, -1, 0};
     if (!is_charging(container, gpu, &result))
         return result;
-    result = charge_or_refuse(container, gpu, bytes);
+    result = charge_or_reap(container, gpu, bytes);
     if (result == CUDA_SUCCESS)
         *ret = (struct tf_reservation){container, gpu, bytes};
+    return result;
+}
+
+CUresult tf_memory_reserve(struct tf_container *container, int gpu, uint64_t bytes, struct tf_reservation *ret)
+{
+    CUresult result = tf_memory_try(container, gpu, bytes, ret);
+    if (TF_UNLIKELY(result != CUDA_SUCCESS) && gpu >= 0 && container->state)
+        __atomic_fetch_add(&container->state->gpus[gpu].refusals, 1, __ATOMIC_RELAXED);
     return result;
 }
 
@@ -95,7 +101,7 @@ CUresult tf_memory_adjust(struct tf_reservation *reservation, uint64_t bytes)
     if (reservation->gpu < 0 || bytes == reservation->bytes)
         return CUDA_SUCCESS;
     if (bytes > reservation->bytes) {
-        CUresult result = charge_or_refuse(container, reservation->gpu, bytes - reservation->bytes);
+        CUresult result = charge_or_reap(container, reservation->gpu, bytes - reservation->bytes);
         if (result != CUDA_SUCCESS)
             return result;
     } else {

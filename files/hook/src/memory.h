@@ -26,6 +26,9 @@ uint64_t tf_memory_rounded(uint64_t bytes);
  * bytes are charged as they are. */
 CUresult tf_memory_reserve(struct tf_container *container, int gpu, uint64_t bytes, struct tf_reservation *ret);
 
+/* The same without counting a refusal: for callers that can try again. */
+CUresult tf_memory_try(struct tf_container *container, int gpu, uint64_t bytes, struct tf_reservation *ret);
+
 /* Changes a reservation to what the driver really took. CUDA_ERROR_OUT_OF_MEMORY: it does not fit, nothing changed. */
 CUresult tf_memory_adjust(struct tf_reservation *reservation, uint64_t bytes);
 

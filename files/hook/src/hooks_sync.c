@@ -1,0 +1,52 @@
+/* hooks_sync.c - before the program or a stream waits, the stretch that is being measured ends; else waiting would be charged as work.
+ *
+ * Fast: without a core limit four loads, as in hooks_launch.c. Nothing else happens here. Next: measure.c. */
+#include "measure.h"
+#include "nested.h"
+
+static void close_stretch(const struct tf_cuda *cuda)
+{
+    struct tf_container *container = tf_container();
+    if (TF_UNLIKELY(atomic_load_explicit(&container->has_core_limits, memory_order_relaxed)) && !tf_is_nested())
+        tf_measure_close(container, cuda);
+}
+
+#define SYNC(symbol, arguments) \
+    const struct tf_cuda *cuda = tf_cuda(); \
+    if (TF_UNLIKELY(!cuda || !cuda->symbol)) \
+        return CUDA_ERROR_NOT_INITIALIZED; \
+    close_stretch(cuda); \
+    return cuda->symbol arguments
+
+CUresult cuCtxSynchronize(void) { SYNC(cuCtxSynchronize, ()); }
+CUresult cuCtxSynchronize_v2(CUcontext context) { SYNC(cuCtxSynchronize_v2, (context)); }
+CUresult cuStreamSynchronize(CUstream stream) { SYNC(cuStreamSynchronize, (stream)); }
+CUresult cuStreamSynchronize_ptsz(CUstream stream) { SYNC(cuStreamSynchronize_ptsz, (stream)); }
+CUresult cuEventSynchronize(CUevent event) { SYNC(cuEventSynchronize, (event)); }
+CUresult cuMemcpyDtoH_v2(void *host, CUdeviceptr source, size_t bytes) { SYNC(cuMemcpyDtoH_v2, (host, source, bytes)); }
+CUresult cuMemcpyDtoH_v2_ptds(void *host, CUdeviceptr source, size_t bytes) { SYNC(cuMemcpyDtoH_v2_ptds, (host, source, bytes)); }
+CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags) { SYNC(cuStreamWaitEvent, (stream, event, flags)); }
+CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned int flags) { SYNC(cuStreamWaitEvent_ptsz, (stream, event, flags)); }
+
+CUresult cuStreamBatchMemOp(CUstream stream, unsigned int count, void *operations, unsigned int flags)
+{
+    SYNC(cuStreamBatchMemOp, (stream, count, operations, flags));
+}
+
+CUresult cuStreamBatchMemOp_ptsz(CUstream stream, unsigned int count, void *operations, unsigned int flags)
+{
+    SYNC(cuStreamBatchMemOp_ptsz, (stream, count, operations, flags));
+}
+
+CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned int count, void *operations, unsigned int flags)
+{
+    SYNC(cuStreamBatchMemOp_v2, (stream, count, operations, flags));
+}
+
+CUresult cuStreamBatchMemOp_v2_ptsz(CUstream stream, unsigned int count, void *operations, unsigned int flags)
+{
+    SYNC(cuStreamBatchMemOp_v2_ptsz, (stream, count, operations, flags));
+}
+
+CUresult cuLaunchHostFunc(CUstream stream, void (*function)(void *), void *data) { SYNC(cuLaunchHostFunc, (stream, function, data)); }
+CUresult cuLaunchHostFunc_ptsz(CUstream stream, void (*function)(void *), void *data) { SYNC(cuLaunchHostFunc_ptsz, (stream, function, data)); }
