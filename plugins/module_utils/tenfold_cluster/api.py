@@ -170,6 +170,11 @@ class Cluster:
         return ClusterError(f"{where}: answered {error.status}: {message}", status=error.status)
 
     def _explained(self, error: Exception) -> UnreachableError:
+        if getattr(error, "status", None) in (401, 403):
+            return UnreachableError(
+                f"the Kubernetes API at '{self.server}' does not let in whom kubeconfig '{self.kubeconfig}' names: {_innermost(error)}; "
+                "set kube_control_kubeconfig to the file of a cluster administrator"
+            )
         return UnreachableError(
             f"cannot reach the Kubernetes API at '{self.server}' (kubeconfig '{self.kubeconfig}'): {_innermost(error)}; "
             "start the API server or set kube_control_kubeconfig, then run the same command again: it continues where this run stopped"
