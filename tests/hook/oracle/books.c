@@ -1,0 +1,202 @@
+/* books.c - ledger against truth (contract: books.h). */
+#include "books.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+static const void *map_file(const char *folder, const char *name, size_t bytes)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return NULL;
+    const void *map = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
+    close(fd);
+    return map == MAP_FAILED ? NULL : map;
+}
+
+static int find_gpu(struct books *books, uint32_t device)
+{
+    for (uint32_t gpu = 0; gpu < TENFOLD_GPUS_MAX; gpu++)
+        if (strcmp(books->ledger->gpus[gpu].uuid, books->machine.state->cards[device].uuid_text) == 0) {
+            books->gpu_of_card[device] = gpu;
+            return 0;
+        }
+    snprintf(books->problem, sizeof books->problem, "the slot has no card %s", books->machine.state->cards[device].uuid_text);
+    return -1;
+}
+
+int books_open(struct books *books, const char *machine_path, const char *slot, uint32_t devices)
+{
+    memset(books, 0, sizeof *books);
+    int error = state_attach(machine_path, &books->machine);
+    books->ledger = map_file(slot, "state", sizeof *books->ledger);
+    books->page = map_file(slot, "config", TENFOLD_CONFIG_BYTES);
+    books->devices = devices;
+    if (error || !books->ledger || !books->page || devices > books->machine.state->card_count || devices > DEVICES_MAX) {
+        snprintf(books->problem, sizeof books->problem, "cannot open machine '%s' (%s) or slot '%s' with %u cards", machine_path, strerror(-error), slot,
+                 devices);
+        return -1;
+    }
+    for (uint32_t device = 0; device < devices; device++)
+        if (find_gpu(books, device) < 0)
+            return -1;
+    return 0;
+}
+
+static uint64_t ledger_word(const uint64_t *word) { return __atomic_load_n(word, __ATOMIC_SEQ_CST) & TENFOLD_BYTES_MASK; }
+
+uint64_t books_limit_bytes(const struct books *books, uint32_t device)
+{
+    uint32_t active = __atomic_load_n(&books->page->active, __ATOMIC_ACQUIRE) & 1;
+    const struct tenfold_config_copy *copy = (const void *)((const char *)books->page + TENFOLD_CONFIG_COPY_OFFSET(active));
+    for (uint32_t index = 0; index < copy->gpu_count; index++)
+        if (strcmp(copy->gpus[index].uuid, books->machine.state->cards[device].uuid_text) == 0)
+            return copy->gpus[index].memory_limit_bytes;
+    return 0;
+}
+
+uint64_t books_ledger_bytes(const struct books *books, uint32_t device)
+{
+    return ledger_word(&books->ledger->gpus[books->gpu_of_card[device]].used);
+}
+
+static uint64_t truth_locked(const struct books *books, uint32_t device)
+{
+    uint64_t bytes = 0;
+    for (uint32_t slot = 0; slot < SIM_SLOTS_MAX; slot++)
+        if (books->machine.state->slots[slot].live)
+            bytes += books->machine.state->slots[slot].usage[device].allocated_bytes;
+    return bytes;
+}
+
+uint64_t books_truth_bytes(struct books *books, uint32_t device)
+{
+    state_lock(&books->machine);
+    state_reap(&books->machine);
+    uint64_t bytes = truth_locked(books, device);
+    state_unlock(&books->machine);
+    return bytes;
+}
+
+/* Under the machine's lock no driver call completes, so truth can only fall (by a death) between the first reading and the last; the
+ * ledger is read first, so a ledger that is behind shows. */
+int books_check_order(struct books *books)
+{
+    int result = 0;
+    state_lock(&books->machine);
+    for (uint32_t device = 0; device < books->devices && result == 0; device++) {
+        uint64_t ledger = books_ledger_bytes(books, device), limit = books_limit_bytes(books, device);
+        state_reap(&books->machine);
+        uint64_t truth = truth_locked(books, device);
+        if (truth > ledger || (limit && ledger > limit)) {
+            snprintf(books->problem, sizeof books->problem, "while running, card %u: truth %llu, ledger %llu, limit %llu (expected truth <= ledger <= limit)",
+                     device, (unsigned long long)truth, (unsigned long long)ledger, (unsigned long long)limit);
+            result = -1;
+        }
+    }
+    state_unlock(&books->machine);
+    return result;
+}
+
+static uint64_t truth_of_pid(const struct books *books, int32_t pid, uint32_t device)
+{
+    for (uint32_t slot = 0; slot < SIM_SLOTS_MAX; slot++)
+        if (books->machine.state->slots[slot].live && books->machine.state->slots[slot].pid == pid)
+            return books->machine.state->slots[slot].usage[device].allocated_bytes;
+    return 0;
+}
+
+static uint64_t ledger_of_pid(const struct books *books, int32_t pid, uint32_t device)
+{
+    uint64_t bytes = 0;
+    for (uint32_t slot = 0; slot < TENFOLD_SLOTS_MAX; slot++)
+        if ((books->ledger->slots[slot].identity & 3) == TENFOLD_SLOT_LIVE && (books->ledger->slots[slot].identity >> 2 & 0x3fffff) == (uint64_t)pid)
+            bytes += ledger_word(&books->ledger->slots[slot].used[books->gpu_of_card[device]]);
+    return bytes;
+}
+
+static int check_seat(struct books *books, const struct board *board, uint32_t seat, int32_t pid, uint32_t device, uint64_t *sum)
+{
+    const struct seat *own = &board->seats[seat];
+    uint64_t truth = truth_of_pid(books, pid, device) - own->pool_used_bytes[device] + own->pool_reserved_bytes[device];
+    uint64_t ledger = ledger_of_pid(books, pid, device);
+    *sum += truth;
+    if (truth == ledger)
+        return 0;
+    snprintf(books->problem, sizeof books->problem,
+             "at rest, process %u, card %u: truth %llu, ledger %llu (off by %lld; %llu of the truth are pools' reserves of which %llu are in use)", seat, device,
+             (unsigned long long)truth, (unsigned long long)ledger, (long long)(ledger - truth), (unsigned long long)own->pool_reserved_bytes[device],
+             (unsigned long long)own->pool_used_bytes[device]);
+    return -1;
+}
+
+int books_check_equal(struct books *books, const struct board *board, const int32_t pids[SEATS])
+{
+    int result = 0;
+    state_lock(&books->machine);
+    state_reap(&books->machine);
+    for (uint32_t device = 0; device < books->devices && result == 0; device++) {
+        uint64_t sum = 0, ledger = books_ledger_bytes(books, device);
+        for (uint32_t seat = 0; seat < SEATS && result == 0; seat++)
+            if (pids[seat])
+                result = check_seat(books, board, seat, pids[seat], device, &sum);
+        if (result == 0 && sum != ledger) {
+            snprintf(books->problem, sizeof books->problem, "at rest, card %u: truth of all processes %llu, ledger %llu (off by %lld)", device,
+                     (unsigned long long)sum, (unsigned long long)ledger, (long long)(ledger - sum));
+            result = -1;
+        }
+    }
+    state_unlock(&books->machine);
+    return result;
+}
+
+int books_check_total(struct books *books, uint32_t device, uint64_t bytes)
+{
+    uint64_t truth = books_truth_bytes(books, device), ledger = books_ledger_bytes(books, device);
+    if (truth == bytes && ledger == bytes)
+        return 0;
+    snprintf(books->problem, sizeof books->problem, "card %u: expected %llu bytes, truth %llu, ledger %llu", device, (unsigned long long)bytes,
+             (unsigned long long)truth, (unsigned long long)ledger);
+    return -1;
+}
+
+void books_inject(struct books *books, const char *symbol, uint64_t nth, uint64_t repeat, int32_t error)
+{
+    struct sim_state *state = books->machine.state;
+    state_lock(&books->machine);
+    for (uint32_t index = 0; index < SIM_INJECTIONS_MAX; index++) {
+        struct sim_injection *injection = &state->injections[index];
+        if (injection->armed)
+            continue;
+        memset(injection, 0, sizeof *injection);
+        snprintf(injection->symbol, sizeof injection->symbol, "%s", symbol);
+        injection->error = error;
+        injection->skip = nth;
+        injection->repeat = repeat;
+        injection->armed = 1;
+        atomic_fetch_add(&state->injections_armed, 1);
+        break;
+    }
+    state_unlock(&books->machine);
+}
+
+uint64_t books_disarm(struct books *books)
+{
+    struct sim_state *state = books->machine.state;
+    uint64_t fired = 0;
+    state_lock(&books->machine);
+    for (uint32_t index = 0; index < SIM_INJECTIONS_MAX; index++) {
+        fired += state->injections[index].fired;
+        if (state->injections[index].armed)
+            atomic_fetch_sub(&state->injections_armed, 1);
+        memset(&state->injections[index], 0, sizeof state->injections[index]);
+    }
+    state_unlock(&books->machine);
+    return fired;
+}
