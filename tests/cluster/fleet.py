@@ -52,7 +52,10 @@ class Fleet:
             if leftovers.found(self.paths.sim):
                 self.console.say(f"removing the fleet that is there: {reason}")
                 leftovers.remove(self.paths.sim)
-            self._make(made)
+            try:
+                self._make(made)
+            except FleetError as error:
+                raise FleetError(f"{error}\nall journals: {self._save_journals()}") from error
 
     def down(self) -> None:
         """Remove everything of the fleet; the cache stays."""
@@ -87,6 +90,16 @@ class Fleet:
         argv += [f"--unit={unit}"] if unit else ["--priority=warning"]
         done = command.run(argv, env=podman.environment(), allowed=(0, 1, 125, 126, 127, 137, 255))
         return f"journal of {name}{f', {unit}' if unit else ''}:\n" + (done.stdout or done.stderr)
+
+    def _save_journals(self) -> Path:
+        """Keep what machines had to say, because the next ``up`` removes them."""
+        folder = self.paths.logs / "fleet"
+        folder.mkdir(parents=True, exist_ok=True)
+        for one in layout.MACHINES:
+            argv = ["podman", "exec", one.name, "journalctl", "--no-pager", "--no-hostname"]
+            done = command.run(argv, env=podman.environment(), allowed=tuple(range(256)))
+            (folder / f"{one.name}.log").write_text(done.stdout or done.stderr, encoding="utf-8")
+        return folder
 
     def _api(self) -> Api:
         return Api(self.paths.sim / "pki")
