@@ -35,6 +35,7 @@
 #define TIMELINE_NS (TF_LIMIT_TIMELINE * BUCKET_NS)
 #define SETTLE_NS UINT64_C(20000000) /* from the end of a segment to its settlement, at most: poll and a busy host */
 #define ALONE_NS UINT64_C(100000) /* where batches are not measured, launches above this are measured one by one */
+#define FIRST_SAMPLES 8u
 #define CLUSTER_SAMPLES 16u
 #define RELEARN_EVERY 16u  /* so many grants between two single measurements while batches are measured */
 #define BATCH_GAP_SHARE 4u /* a batch is free of gaps if the host took less than 1/4 of its GPU time to launch it */
@@ -181,6 +182,8 @@ static struct contention read_contention(const struct tf_limit_state *state, uin
     uint64_t apart = busy > measured ? busy - measured : measured - busy;
     /* NVML counts whole percents: closer than about half of one is agreement. A segment that crosses the end of a window is split in
      * proportion, which is off by a part of its length */
+    if (busy < measured / 1024) /* NVML sees nothing of us: it looks at another process */
+        return none;
     if (measured == 0 || estimated == 0 || apart <= window * 6 / 1000 + min_u64(get(state->longest_ns), MEASURED_MAX_NS) / 2)
         return none;
     if (busy > measured)
@@ -242,7 +245,9 @@ static void compare(struct tf_limit_state *state, const struct tf_limit_observat
     put(state->measured_sum_ns, measured_ns + measured_now_ns);
     put(state->estimated_sum_ns, estimated_ns + sum_timeline(state->estimated, observation->from_ns, observation->to_ns));
     put(state->window_sum_ns, window_ns + min_u64(get(state->window_sum_ns), MEASURED_MAX_NS) * keep / 1000);
-    put(state->longest_ns, longest_ns - longest_ns / 1024 * min_u64(1024 * window_ns / MEMORY_NS, 1024));
+    put(state->longest_ns, longest_ns - longest_ns / 1024 * min_u64(100 * window_ns / MEMORY_NS, 1024));
+    uint64_t slowest_ns = min_u64(get(state->slowest_ns), MEASURED_MAX_NS);
+    put(state->slowest_ns, slowest_ns - slowest_ns / 1024 * min_u64(100 * window_ns / MEMORY_NS, 1024));
     put(state->observed_at_ns, now_ns);
 
     /* what was charged as measured before NVML showed the neighbour is given back; the next refill clamps it to the bank */
@@ -269,10 +274,11 @@ void tf_limit_observe_busy(struct tf_limit_state *state, struct tf_limit_process
     process->observations[(process->observation_first + process->observation_count++) % TF_LIMIT_OBSERVATIONS] =
         (struct tf_limit_observation){from_ns, to_ns, min_u64(own_busy_ns, to_ns - from_ns)};
     /* a segment enters the time line when it is settled: an observation is compared when those it saw have been */
-    uint64_t settled_ns = now_ns - min_u64(now_ns, min_u64(3 * get(state->longest_ns) / 2 + SETTLE_NS, TIMELINE_NS / 2));
+    uint64_t settled_ns = now_ns - min_u64(now_ns, min_u64(get(state->slowest_ns), TIMELINE_NS) * 3 / 2 + SETTLE_NS);
+    settled_ns = max_u64(settled_ns, now_ns - min_u64(now_ns, TIMELINE_NS / 2));
     while (process->observation_count > 0) {
         struct tf_limit_observation *oldest = &process->observations[process->observation_first % TF_LIMIT_OBSERVATIONS];
-        if (oldest->to_ns > settled_ns)
+        if ((oldest->to_ns / BUCKET_NS + 1) * BUCKET_NS > settled_ns) /* its last bucket still grows */
             break;
         if (now_ns - oldest->from_ns < TIMELINE_NS - BUCKET_NS)
             compare(state, oldest, now_ns);
@@ -335,6 +341,12 @@ static int is_clustered(const struct tf_limit_shape *shape)
     return shape->cluster >= ONE * 6 / 10 || (shape->cluster >= ONE * 35 / 100 && shape->mean_ns * 4 >= shape->cluster_ns * 5);
 }
 
+static int was_clustered(const struct tf_limit_process *process, uint64_t key)
+{
+    const struct tf_limit_shape *shape = &process->shapes[(key >> 20) % TF_LIMIT_KEYS];
+    return shape->tag == key && is_clustered(shape);
+}
+
 /* A cost that others' slices within the measurements hardly move. */
 static uint64_t steady_ns(const struct tf_limit_shape *shape) { return is_clustered(shape) ? shape->cluster_ns : shape->quantile_ns; }
 
@@ -352,7 +364,7 @@ static struct tf_limit_shape *learn(struct tf_limit_process *process, uint64_t k
     uint64_t step_ns = shape->quantile_ns / (shape->samples < 32 ? 20 : 50);
     uint64_t near_low = shape->quantile_ns - shape->quantile_ns / 7, near_high = shape->quantile_ns + shape->quantile_ns / 7;
     int near = cost_ns >= near_low && cost_ns <= near_high;
-    if (shape->samples <= 8) /* the first may have met others: find the low side fast */
+    if (shape->samples <= FIRST_SAMPLES) /* the first may have met others: find the low side fast */
         shape->quantile_ns = min_u64(shape->quantile_ns, cost_ns);
     else
         shape->quantile_ns = cost_ns < shape->quantile_ns ? max_u64(shape->quantile_ns - 3 * step_ns, cost_ns)
@@ -634,6 +646,15 @@ int tf_limit_close(struct tf_limit_process *process, uint64_t now_ns, struct tf_
 
 /* ---------------------------------------------------------------- settlement */
 
+static void forget_sums(struct tf_limit_state *state)
+{
+    put(state->busy_sum_ns, 0);
+    put(state->measured_sum_ns, 0);
+    put(state->estimated_sum_ns, 0);
+    put(state->window_sum_ns, 0);
+    put(state->longest_ns, 0);
+}
+
 /* The part of [begin, end) that no earlier segment covered; remembers it. */
 static uint64_t uncovered_ns(struct tf_limit_process *process, uint64_t stream, uint64_t begin_ns, uint64_t end_ns)
 {
@@ -658,11 +679,14 @@ static uint64_t uncovered_ns(struct tf_limit_process *process, uint64_t stream, 
     return length_ns - min_u64(covered_ns, length_ns);
 }
 
-/* The more others interfered, the less a measurement says, and the more the estimate counts. */
-static uint64_t blend(uint64_t estimated_ns, uint64_t measured_ns, uint32_t share)
+/* The more others interfered, the less a measurement says, and the more the estimate counts. Of kernels of varying length even a
+ * disturbed measurement says much, of those of constant length nothing new. */
+static uint64_t blend(uint64_t estimated_ns, uint64_t measured_ns, uint32_t share, int clustered)
 {
-    share = share >= ONE ? ONE : (uint32_t)((uint64_t)share * share >> 16);
-    return (estimated_ns * (ONE - share) >> 16) + (measured_ns * share >> 16);
+    uint64_t trust = share > ONE ? ONE : share;
+    if (clustered)
+        trust = trust * trust >> 16, trust = trust * trust >> 16;
+    return (estimated_ns * (ONE - trust) >> 16) + (measured_ns * trust >> 16);
 }
 
 static int finish_segment(struct tf_limit_state *state, struct tf_limit_process *process, const struct tf_limit_segment *segment,
@@ -697,21 +721,24 @@ int tf_limit_settle(struct tf_limit_state *state, struct tf_limit_process *proce
         uint64_t estimated_ns = in_estimates(segment->charged_ns, segment->scale);
         uint64_t cost_ns = busy_ns * contention.factor >> 16;
         if (segment->launches == 1) {
+            clustered = was_clustered(process, segment->key); /* before this one: what it measured must not choose how it is judged */
             const struct tf_limit_shape *shape = learn(process, segment->key, length_ns - overhead_ns);
-            clustered = is_clustered(shape);
+            if (shape->samples == FIRST_SAMPLES && shape->mean_ns > 2 * shape->quantile_ns)
+                forget_sums(state); /* they were made of estimates that turned out too high */
             if (segment->flags & SEGMENT_UNKNOWN)
                 estimated_ns = steady_ns(shape);
         } else if (!contention.contended) {
             process->batch_backoff = 0;
         }
-        if (!contention.contended) {
-            /* a kernel of constant length that took far longer: a neighbour that NVML has not shown yet, or its length is not constant;
-             * the ratio, slower than NVML, gets the mean of either right */
-            if (clustered && contention.supervised && cost_ns > segment->charged_ns + segment->charged_ns / 4 && !(segment->flags & SEGMENT_UNKNOWN))
+        if (contention.contended) {
+            cost_ns = blend(estimated_ns * contention.factor >> 16, busy_ns * contention.share >> 16, contention.share, clustered);
+        } else {
+            /* A kernel of constant length took far longer: a neighbour that NVML has not shown yet, or its length is not so constant.
+             * The estimate stands; the ratio, slower than NVML, gets the mean of either right. */
+            if (contention.supervised && clustered && cost_ns > segment->charged_ns + segment->charged_ns / 4)
                 cost_ns = segment->charged_ns;
             learn_ratio(process, busy_ns, estimated_ns, now_ns);
-        } else
-            cost_ns = blend(estimated_ns * contention.factor >> 16, busy_ns * contention.share >> 16, contention.share);
+        }
         more_ns = (int64_t)(cost_ns - segment->charged_ns);
         uint32_t limit = effective_limit_percent(policy);
         if (limit < 100) {
@@ -721,6 +748,8 @@ int tf_limit_settle(struct tf_limit_state *state, struct tf_limit_process *proce
         uint64_t own_ns = min_u64(length_ns, estimated_ns * ratio_of(process) >> 16);
         if (own_ns > get(state->longest_ns))
             put(state->longest_ns, own_ns);
+        if (length_ns > get(state->slowest_ns))
+            put(state->slowest_ns, length_ns);
         report(state, process, now_ns);
         atomic_fetch_add_explicit(&state->used_ns, (uint64_t)more_ns, relaxed);
         add_timeline(state->measured, begin_ns, begin_ns + length_ns, busy_ns);

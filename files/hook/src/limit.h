@@ -84,11 +84,12 @@ struct tf_limit_state {
     _Atomic uint64_t measured_sum_ns;  /* time between events in the same windows */
     _Atomic uint64_t estimated_sum_ns; /* estimates of the launches in the same windows */
     _Atomic uint64_t window_sum_ns;    /* wall time of the same windows */
-    _Atomic uint64_t longest_ns;       /* longest measured segment of late */
+    _Atomic uint64_t longest_ns;       /* largest estimate of late */
+    _Atomic uint64_t slowest_ns;       /* longest measured segment of late, waiting included */
     _Atomic uint32_t measured[TF_LIMIT_TIMELINE];  /* time between events per 256 ms: turn 8 bits | microseconds 24 bits */
     _Atomic uint32_t estimated[TF_LIMIT_TIMELINE]; /* estimates likewise */
     _Atomic uint64_t contended_since_ns;           /* 0: what was measured was charged */
-    uint64_t reserved[3];
+    uint64_t reserved[2];
 };
 _Static_assert(sizeof(struct tf_limit_state) == TF_LIMIT_STATE_BYTES, "the state's size is part of the region");
 

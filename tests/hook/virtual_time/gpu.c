@@ -100,17 +100,23 @@ void gpu_submit(struct gpu *gpu, uint32_t index, const struct gpu_kernel *kernel
         dispatch(gpu, now_ns, gpu->loaded == index && now_ns < gpu->slice_end_ns);
 }
 
+void gpu_account(struct gpu *gpu, uint64_t now_ns)
+{
+    if (!gpu->running || now_ns <= gpu->run_from_ns)
+        return;
+    struct gpu_context *context = &gpu->contexts[gpu->loaded];
+    gpu->on_busy(gpu->user, gpu->loaded, gpu->run_from_ns, now_ns);
+    context->busy_ns += now_ns - gpu->run_from_ns;
+    head_of(context)->left_ns -= now_ns - gpu->run_from_ns;
+    gpu->run_from_ns = now_ns;
+}
+
 void gpu_advance(struct gpu *gpu, uint64_t now_ns)
 {
     uint32_t index = gpu->loaded;
     struct gpu_context *context = &gpu->contexts[index];
     struct gpu_kernel *kernel = head_of(context);
-    uint64_t ran_ns = now_ns - gpu->run_from_ns;
-    if (ran_ns > 0) {
-        gpu->on_busy(gpu->user, index, gpu->run_from_ns, now_ns);
-        context->busy_ns += ran_ns;
-        kernel->left_ns -= ran_ns;
-    }
+    gpu_account(gpu, now_ns);
     uint64_t free_ns = now_ns;
     if (kernel->left_ns == 0) {
         struct gpu_kernel done = *kernel;
@@ -133,13 +139,10 @@ void gpu_advance(struct gpu *gpu, uint64_t now_ns)
 void gpu_kill(struct gpu *gpu, uint32_t index, uint64_t now_ns)
 {
     struct gpu_context *context = &gpu->contexts[index];
+    gpu_account(gpu, now_ns);
     context->dead = 1;
     context->count = 0;
     if (gpu->running && gpu->loaded == index) {
-        if (now_ns > gpu->run_from_ns) {
-            gpu->on_busy(gpu->user, index, gpu->run_from_ns, now_ns);
-            context->busy_ns += now_ns - gpu->run_from_ns;
-        }
         gpu->running = 0;
         dispatch(gpu, now_ns, 0);
     }
