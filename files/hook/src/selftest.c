@@ -255,7 +255,7 @@ static void command_spin(uint64_t kernel_us, uint64_t milliseconds)
 static bool is_per_thread(const char *symbol)
 {
     size_t chars = strlen(symbol);
-    return chars > 5 && strcmp(symbol + chars - 5, "_ptsz") == 0;
+    return chars > 5 && (strcmp(symbol + chars - 5, "_ptsz") == 0 || strcmp(symbol + chars - 5, "_ptds") == 0);
 }
 
 /* The driver decides whether it knows a symbol; where both ways know it, they must agree. */

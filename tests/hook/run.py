@@ -1,0 +1,29 @@
+#!/usr/bin/env python3
+"""The hook's tests in one command: ``tests/hook/run.py --quick`` (no sanitizers, under a minute) or ``--full``.
+
+Builds the simulator and the hook into ``TENFOLD_BUILD`` (default ``build/hook-tests`` of the tree), then runs pytest over tests/hook.
+Further arguments go to pytest.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def main(arguments: list[str]) -> int:
+    modes = [word for word in arguments if word in ("--quick", "--full")]
+    rest = [word for word in arguments if word not in modes]
+    if len(modes) != 1:
+        print("usage: tests/hook/run.py --quick | --full [pytest arguments]", file=sys.stderr)
+        return 2
+    selection = ["-m", "not full"] if modes == ["--quick"] else []
+    command = [sys.executable, "-m", "pytest", "-q", *selection, *(rest or ["tests/hook"])]
+    return subprocess.run(command, cwd=ROOT, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
