@@ -135,11 +135,11 @@ def probe(module: AnsibleModule, path: Path) -> dict[str, Any] | None:
     return {"rc": rc, "stdout": stdout, "stderr": stderr}
 
 
-def try_text(module: AnsibleModule, path: Path) -> dict[str, Any] | None:
-    """Probes the text in a temporary folder: imports with relative paths are not seen there, the write's own probe sees them."""
+def try_text(module: AnsibleModule, path: Path, text: str) -> dict[str, Any] | None:
+    """Probes a text in a temporary folder: imports with relative paths are not seen there, the write's own probe sees them."""
     folder = Path(tempfile.mkdtemp(prefix="tenfold-", dir=module.tmpdir))
     try:
-        (folder / path.name).write_bytes((module.params["content"] or "").encode("utf-8"))
+        (folder / path.name).write_bytes(text.encode("utf-8"))
         return probe(module, folder / path.name)
     finally:
         shutil.rmtree(str(folder), ignore_errors=True)
@@ -207,10 +207,11 @@ def main() -> None:
             content=text,
             sha256=hash_of(text),
             record=text_of(module, Path(module.params["record_path"])),
-            probe=probe(module, path),
+            # No file means defaults, as an empty one does; but some programs fail when they are told to read a file that is not there.
+            probe=try_text(module, path, "") if text is None else probe(module, path),
         )
     if module.params["step"] == "try":
-        module.exit_json(changed=False, probe=try_text(module, path))
+        module.exit_json(changed=False, probe=try_text(module, path, module.params["content"] or ""))
     try:
         changed = write(module, path)
     except OSError as error:

@@ -111,6 +111,28 @@ class TestContainerd:
         ]
         assert runtime_config.containerd_foreign_changes(before, before, OPTIONS) == []
 
+    def test_zero_value_of_a_runtime_and_the_list_of_read_files_are_no_change(self) -> None:
+        before = {
+            "imports": ["/tmp/a"],
+            "plugins": {V2: {"containerd": {"runtimes": {"runc": {"snapshotter": "", "options": {"IoUid": 0}}}}}},
+        }
+        after = {"imports": ["/tmp/b"], "plugins": {V2: {"containerd": {"runtimes": {"runc": {}}}}}}
+        assert runtime_config.containerd_foreign_changes(before, after, OPTIONS) == []
+
+    def test_built_in_runtime_is_written_out_where_naming_ours_would_lose_it(self) -> None:
+        """Seen with containerd 1.6.20 and 1.7.24; containerd 2 merges."""
+        runc = {"runtime_type": "io.containerd.runc.v2", "snapshotter": "", "options": {"SystemdCgroup": True, "IoUid": 0}}
+        effective = {"plugins": {V2: {"containerd": {"default_runtime_name": "runc", "runtimes": {"runc": runc, "nvidia": {"x": 1}}}}}}
+        runtimes = ("plugins", V2, "containerd", "runtimes")
+        old = containerd({"version": 2}, engine="1.7.24", effective=effective)
+        assert {path[4:]: value for path, value in old.items() if path[:5] == (*runtimes, "runc")} == {
+            ("runc", "runtime_type"): "io.containerd.runc.v2",
+            ("runc", "options", "SystemdCgroup"): True,
+        }
+        own = {"version": 2, "plugins": {V2: {"containerd": {"runtimes": {"runc": {"runtime_type": "x"}}}}}}
+        for document, engine in ((own, "1.7.24"), ({"version": 2}, "2.2.1")):
+            assert not [path for path in containerd(document, engine=engine, effective=effective) if path[:5] == (*runtimes, "runc")]
+
     @pytest.mark.parametrize("plugin", [V2, V3])
     def test_key_that_an_imported_file_overrides_is_named(self, plugin: str) -> None:
         def effective(binary: str, cdi: bool) -> dict[str, Any]:

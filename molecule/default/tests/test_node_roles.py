@@ -22,7 +22,6 @@ def test_containerd_knows_the_runtime_and_cdi(host: Host) -> None:
     dump = host.check_output("containerd config dump")
     runtime = dump.partition("containerd.runtimes.nvidia]")[2].partition("containerd.runtimes.runc]")[0]
     assert "BinaryName = '/usr/bin/nvidia-container-runtime'" in runtime
-    assert "SystemdCgroup = false" in runtime
     assert "enable_cdi = true" in dump
     assert "default_runtime_name = 'runc'" in dump
 

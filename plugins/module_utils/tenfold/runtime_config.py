@@ -89,12 +89,13 @@ def containerd_edits(
     base = lookup(effective_containerd, ("default_runtime_name",), "runc")
     if base == options.name:
         base = "runc"
+    if engine_version.lstrip("v").startswith("1.") and not lookup(document, runtimes):
+        edits += _default_runtimes(effective_containerd, runtimes, options.name)
     edits.append(Edit((*runtimes, options.name, "runtime_type"), "io.containerd.runc.v2"))
     edits.append(Edit((*runtimes, options.name, "options", "BinaryName"), options.binary))
-    # A pod must find its cgroup driver whatever its runtime: NVIDIA/nvidia-docker#1788.
-    systemd_cgroup = lookup(effective_containerd, ("runtimes", base, "options", "SystemdCgroup"))
-    if isinstance(systemd_cgroup, bool):
-        edits.append(Edit((*runtimes, options.name, "options", "SystemdCgroup"), systemd_cgroup))
+    # A pod must find its cgroup driver whatever its runtime: NVIDIA/nvidia-docker#1788. False is what a missing key means.
+    if lookup(effective_containerd, ("runtimes", base, "options", "SystemdCgroup")) is True:
+        edits.append(Edit((*runtimes, options.name, "options", "SystemdCgroup"), True))
     if options.cdi_enabled:
         edits += _containerd_cdi(document, cri, version)
     if options.is_default:
@@ -102,6 +103,15 @@ def containerd_edits(
         if present not in (None, "runc", options.name) and not options.takeover:
             raise _foreign_default(where, "default_runtime_name", present, options.name)
         edits.append(Edit((*cri, "containerd", "default_runtime_name"), options.name))
+    return edits
+
+
+def _default_runtimes(effective_containerd: Mapping[str, Any], path: tuple[str, ...], ours: str) -> list[Edit]:
+    """In containerd 1 a file that names one runtime loses the built-in ones (seen with 1.6.20 and 1.7.24), so they are written out."""
+    edits = []
+    for name, runtime in sorted((lookup(effective_containerd, ("runtimes",)) or {}).items()):
+        if name != ours:
+            edits += [Edit((*path, name, *leaf), value) for leaf, value in _flatten(runtime).items() if value not in _ZERO]
     return edits
 
 
@@ -134,8 +144,13 @@ def containerd_foreign_changes(before: Mapping[str, Any], after: Mapping[str, An
     flat_before, flat_after = _flatten(before), _flatten(after)
     foreign = []
     for path in sorted(set(flat_before) | set(flat_after)):
-        ours = options.name in path or path[-1] in {"enable_cdi", "cdi_spec_dirs", "default_runtime_name"} or path == ("version",)
-        if not ours and flat_before.get(path, _NOTHING) != flat_after.get(path, _NOTHING):
+        ours = options.name in path or path[-1] in _OUR_KEYS or path[0] in _NO_SETTINGS
+        if ours:
+            continue
+        one, other = flat_before.get(path, _NOTHING), flat_after.get(path, _NOTHING)
+        # A runtime's key that is missing is its zero value; elsewhere a missing key is a default of containerd's.
+        is_runtime = "runtimes" in path and {repr(one), repr(other)} <= _ZERO_TEXTS
+        if one != other and not is_runtime:
             foreign.append(".".join(path))
     return foreign
 
@@ -153,7 +168,12 @@ def containerd_overridden(effective: Mapping[str, Any], options: RuntimeOptions)
     return overridden
 
 
-_NOTHING = object()
+_NOTHING: Any = "(nothing)"
+_ZERO: tuple[Any, ...] = ("", 0, False, [], None)
+_ZERO_TEXTS = {repr(value) for value in (*_ZERO, 0.0, _NOTHING)}
+_OUR_KEYS = ("enable_cdi", "cdi_spec_dirs", "default_runtime_name")
+# containerd 1 lists the files that it read, this one included, under "imports".
+_NO_SETTINGS = ("version", "imports")
 
 
 def _flatten(table: Mapping[str, Any], prefix: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
