@@ -33,9 +33,9 @@ def plural(kind: str) -> str:
 
 def merged(left: Any, right: Any, null_removes: bool) -> Any:
     """*right* merged into *left*: mappings key by key, the rest replaces."""
-    if not isinstance(left, dict) or not isinstance(right, dict):
+    if not isinstance(right, dict):
         return copy.deepcopy(right)
-    result = dict(left)
+    result = dict(left) if isinstance(left, dict) else {}
     for key, value in right.items():
         if value is None and null_removes:
             result.pop(key, None)
@@ -58,6 +58,7 @@ class FakeKube:
         """Places an object as somebody else would."""
         metadata = document.setdefault("metadata", {})
         metadata.setdefault("resourceVersion", "1")
+        metadata.setdefault("uid", f"uid-of-{metadata['name']}")
         self.objects[(document["kind"], metadata.get("namespace", ""), metadata["name"])] = document
         return document
 

@@ -68,6 +68,6 @@ def pod_problem(pod: Document) -> str | None:
                 code = f" with exit code {detail['exitCode']}" if detail.get("exitCode") is not None else ""
                 message = f": {detail['message']}" if detail.get("message") else ""
                 return f"{name}: container '{container['name']}' is {state}{code}: {detail.get('reason') or 'no reason given'}{message}"
-        if (container.get("state") or {}).get("running") and not container.get("ready"):
+        if "running" in (container.get("state") or {}) and not container.get("ready"):
             return f"{name}: container '{container['name']}' runs but its readiness probe does not pass"
     return f"{name}: {status.get('phase') or 'no status yet'}{': ' + status['message'] if status.get('message') else ''}"
