@@ -126,7 +126,7 @@ CUDA_EXPORT cuMemGetAddressRange_v2(CUdeviceptr *ret_base, size_t *ret_bytes, CU
 {
     ENTER(cuMemGetAddressRange_v2);
     driver_lock();
-    struct heap_entry *entry = heap_find_inside(address, ~(uint32_t)(HEAP_RANGE | HEAP_HOST | HEAP_REGISTERED));
+    struct heap_entry *entry = heap_find_inside(address, ~(uint32_t)(HEAP_RANGE | HEAP_ARRAY | HEAP_HOST | HEAP_REGISTERED));
     if (entry && ret_base)
         *ret_base = entry->address;
     if (entry && ret_bytes)

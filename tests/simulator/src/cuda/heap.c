@@ -90,6 +90,24 @@ struct heap_entry *heap_find_inside(CUdeviceptr address, uint32_t kinds)
     return exact;
 }
 
+struct heap_entry *heap_find_overlap(CUdeviceptr address, uint64_t size_bytes, uint32_t kinds)
+{
+    for (size_t i = 0; i < g_capacity; i++) {
+        struct heap_entry *entry = &g_table[i];
+        if (entry->address && (entry->kind & kinds) && entry->address < address + size_bytes && address < entry->address + entry->size_bytes)
+            return entry;
+    }
+    return NULL;
+}
+
+struct heap_entry *heap_find_owner(const void *owner, uint32_t kinds)
+{
+    for (size_t i = 0; i < g_capacity; i++)
+        if (g_table[i].address && (g_table[i].kind & kinds) && g_table[i].owner == owner)
+            return &g_table[i];
+    return NULL;
+}
+
 uint64_t heap_count(uint32_t kinds)
 {
     uint64_t count = 0;
@@ -211,7 +229,7 @@ CUresult heap_allocate(CUcontext context, uint32_t kind, uint64_t size_bytes, CU
                                .card = context->card,
                                .kind = kind,
                                .id = g_next_id++};
-    bool is_small = kind == HEAP_DEVICE && size_bytes < model->small_limit_bytes;
+    bool is_small = kind != HEAP_MANAGED && size_bytes < model->small_limit_bytes;
     CUresult result = is_small ? cut_small(context, rounded_bytes, &entry) : take_own(context, rounded_bytes, &entry);
     if (result != CUDA_SUCCESS)
         return result;
@@ -228,6 +246,7 @@ void heap_release(struct heap_entry *position)
     switch (entry.kind) {
     case HEAP_DEVICE:
     case HEAP_MANAGED:
+    case HEAP_ARRAY:
         settle(entry.card, -(int64_t)entry.size_bytes, -(int64_t)entry.allocated_bytes, entry.reserved_bytes);
         if (entry.owner)
             return_small(entry.owner, entry.card);
@@ -240,6 +259,9 @@ void heap_release(struct heap_entry *position)
     case HEAP_POOL:
     case HEAP_GRAPH:
         pool_give_back(entry.owner, entry.size_bytes, entry.allocated_bytes);
+        break;
+    case HEAP_MAPPING:
+        physical_unmapped(entry.owner);
         break;
     default: /* charged elsewhere */
         break;

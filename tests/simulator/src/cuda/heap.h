@@ -18,6 +18,7 @@ enum heap_kind {
     HEAP_IPC = 128,      /* another process's memory: charged there */
     HEAP_EXTERNAL = 256, /* mapped external memory */
     HEAP_GRAPH = 512,    /* made by a graph's allocation node */
+    HEAP_ARRAY = 1024,   /* arrays and mipmaps; its address is nobody's pointer */
 };
 
 struct heap_small_block;
@@ -33,7 +34,7 @@ struct heap_entry {
     uint32_t kind, card, flags, filler;
 };
 
-/* Takes memory off the card. HEAP_DEVICE or HEAP_MANAGED. Untouched outputs on failure. */
+/* Takes memory off the card. HEAP_DEVICE, HEAP_MANAGED or HEAP_ARRAY. Untouched outputs on failure. */
 CUresult heap_allocate(CUcontext context, uint32_t kind, uint64_t size_bytes, CUdeviceptr *ret_address);
 
 /* Enters something that is charged elsewhere, or not at all. address 0 = give it a number, aligned to alignment_bytes. */
@@ -44,6 +45,10 @@ struct heap_entry *heap_find(CUdeviceptr address, uint32_t kinds);
 
 /* The entry that holds the address anywhere inside. Linear: for queries, not for hot paths. */
 struct heap_entry *heap_find_inside(CUdeviceptr address, uint32_t kinds);
+
+/* Any entry that shares a byte with the range; the one with the given owner. Linear. */
+struct heap_entry *heap_find_overlap(CUdeviceptr address, uint64_t size_bytes, uint32_t kinds);
+struct heap_entry *heap_find_owner(const void *owner, uint32_t kinds);
 
 /* Gives back what the entry was charged and forgets it. */
 void heap_release(struct heap_entry *entry);
@@ -58,5 +63,8 @@ CUdeviceptr heap_new_address(uint64_t size_bytes);
 
 /* Did this heap ever give out the address as a mere number? Such memory has no content. */
 bool heap_is_number(uint64_t address);
+
+/* physical.c: a mapping of that handle is gone. */
+void physical_unmapped(void *handle);
 
 #endif

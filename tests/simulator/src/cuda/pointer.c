@@ -6,6 +6,14 @@ static bool is_on_host(const struct heap_entry *entry)
     return entry->kind == HEAP_HOST || entry->kind == HEAP_REGISTERED;
 }
 
+static int ordinal_of(const struct heap_entry *entry)
+{
+    for (CUdevice device = 0; device < driver_device_count(); device++)
+        if (driver_card_index(device) == entry->card)
+            return device;
+    return -2; /* what the driver answers for memory of no device */
+}
+
 /* Writes one attribute. Unknown address: NULL entry, for which only some attributes have an answer. */
 static CUresult write_attribute(void *ret_value, int attribute, const struct heap_entry *entry, CUdeviceptr address)
 {
@@ -34,7 +42,7 @@ static CUresult write_attribute(void *ret_value, int attribute, const struct hea
         *(unsigned *)ret_value = entry->kind == HEAP_MANAGED;
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-        *(int *)ret_value = entry->context ? entry->context->device : -2;
+        *(int *)ret_value = ordinal_of(entry);
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
         *(unsigned *)ret_value = entry->kind == HEAP_DEVICE;
@@ -66,7 +74,7 @@ CUDA_EXPORT cuPointerGetAttribute(void *ret_value, int attribute, CUdeviceptr ad
     ENTER(cuPointerGetAttribute);
     REQUIRE(ret_value, CUDA_ERROR_INVALID_VALUE);
     driver_lock();
-    struct heap_entry *entry = heap_find_inside(address, ~(uint32_t)HEAP_RANGE);
+    struct heap_entry *entry = heap_find_inside(address, ~(uint32_t)(HEAP_RANGE | HEAP_ARRAY));
     CUresult result = entry ? write_attribute(ret_value, attribute, entry, address) : (CUresult)CUDA_ERROR_INVALID_VALUE;
     driver_unlock();
     return result;
@@ -80,7 +88,7 @@ CUDA_EXPORT cuPointerGetAttributes(unsigned count, int *attributes, void **ret_v
     static const CUdeviceptr nothing = 0;
     CUresult result = CUDA_SUCCESS;
     driver_lock();
-    struct heap_entry *entry = heap_find_inside(address, ~(uint32_t)HEAP_RANGE);
+    struct heap_entry *entry = heap_find_inside(address, ~(uint32_t)(HEAP_RANGE | HEAP_ARRAY));
     for (unsigned i = 0; i < count && result == CUDA_SUCCESS; i++) {
         if (entry) {
             CUresult one = write_attribute(ret_values[i], attributes[i], entry, address);
@@ -103,7 +111,7 @@ CUDA_EXPORT cuPointerSetAttribute(const void *value, int attribute, CUdeviceptr 
     ENTER(cuPointerSetAttribute);
     REQUIRE(value && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, CUDA_ERROR_INVALID_VALUE);
     driver_lock();
-    bool is_known = heap_find_inside(address, ~(uint32_t)HEAP_RANGE);
+    bool is_known = heap_find_inside(address, ~(uint32_t)(HEAP_RANGE | HEAP_ARRAY));
     driver_unlock();
     return is_known ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

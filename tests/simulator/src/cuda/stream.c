@@ -4,6 +4,7 @@
  * that the timeline foretells and looks again, because another tenant may have come in between; it never spins.
  * Threads: last_ticket and events change under state_lock(). Next: graph.c for streams that capture. */
 #include <errno.h>
+#include <sys/prctl.h>
 #include <time.h>
 
 #include "callback.h"
@@ -70,11 +71,15 @@ CUresult stream_resolve(CUstream handle, CUstream *ret_stream)
     return CUDA_SUCCESS;
 }
 
+/* The kernel rounds a sleep up by the thread's timer slack, 50 us by default, which is longer than many kernels: not while we sleep. */
 static void sleep_until(int64_t at_ns)
 {
+    const int slack_ns = prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0);
+    prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
     const struct timespec until = {.tv_sec = at_ns / 1000000000, .tv_nsec = at_ns % 1000000000};
     while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR)
         ;
+    prctl(PR_SET_TIMERSLACK, slack_ns, 0, 0, 0);
 }
 
 /* With the state lock: another tenant's queue must not go on when its process is gone. */

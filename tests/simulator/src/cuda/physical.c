@@ -1,0 +1,300 @@
+/* physical.c - virtual memory management: physical handles, reserved ranges, mappings between them.
+ *
+ * A handle holds its card's bytes while anybody holds the handle or a mapping of it. An imported handle is charged to its exporter; if
+ * the exporter gives it back first, the bytes are free although the importer still has a mapping (hardware would keep them). */
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "heap.h"
+
+#define EXPORT_MAGIC UINT64_C(0x4d4d56304d495354)
+
+struct physical {
+    struct object head;
+    CUmemAllocationProp properties;
+    uint64_t size_bytes;
+    uint32_t card;
+    uint32_t handles; /* cuMemCreate, cuMemRetainAllocationHandle, cuMemImportFromShareableHandle */
+    uint32_t mappings;
+    bool is_charged;
+};
+
+/* What an exported file descriptor says; the file is a memfd. */
+struct export_record {
+    uint64_t magic, size_bytes, uuid[2];
+    CUmemAllocationProp properties;
+};
+
+static struct physical *physical_of(CUmemGenericAllocationHandle handle)
+{
+    struct physical *physical = (struct physical *)(uintptr_t)handle;
+    return object_is(physical, KIND_PHYSICAL) && physical->handles + physical->mappings > 0 ? physical : NULL;
+}
+
+static void drop_if_unused(struct physical *physical)
+{
+    if (physical->handles || physical->mappings)
+        return;
+    if (physical->is_charged) {
+        state_lock(&g_driver.machine);
+        memory_unreserve(&g_driver.machine, physical->card, physical->size_bytes);
+        memory_note(&g_driver.machine, physical->card, -(int64_t)physical->size_bytes, -(int64_t)physical->size_bytes);
+        state_unlock(&g_driver.machine);
+    }
+    object_free(physical);
+}
+
+void physical_unmapped(void *handle)
+{
+    struct physical *physical = handle;
+    physical->mappings--;
+    drop_if_unused(physical);
+}
+
+static uint64_t granularity(void)
+{
+    return g_driver.machine.state->memory.block_bytes;
+}
+
+static CUresult check_properties(const CUmemAllocationProp *properties)
+{
+    REQUIRE(properties && properties->type == CU_MEM_ALLOCATION_TYPE_PINNED, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(!(properties->requested_handle_types & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR), CUDA_ERROR_NOT_SUPPORTED);
+    if (properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE)
+        return driver_card(properties->location.id) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+    return properties->location.type >= CU_MEM_LOCATION_TYPE_HOST && properties->location.type <= 4 ? CUDA_SUCCESS
+                                                                                                   : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUDA_EXPORT cuMemGetAllocationGranularity(size_t *ret_bytes, const CUmemAllocationProp *properties, int option)
+{
+    ENTER(cuMemGetAllocationGranularity);
+    REQUIRE(ret_bytes && (option == 0 || option == 1), CUDA_ERROR_INVALID_VALUE);
+    CUresult result = check_properties(properties);
+    if (result == CUDA_SUCCESS)
+        *ret_bytes = granularity();
+    return result;
+}
+
+static CUresult charge(struct physical *physical)
+{
+    state_lock(&g_driver.machine);
+    int error = memory_reserve(&g_driver.machine, physical->card, physical->size_bytes);
+    if (!error)
+        memory_note(&g_driver.machine, physical->card, (int64_t)physical->size_bytes, (int64_t)physical->size_bytes);
+    state_unlock(&g_driver.machine);
+    physical->is_charged = !error;
+    return driver_error(error);
+}
+
+CUDA_EXPORT cuMemCreate(CUmemGenericAllocationHandle *ret_handle, size_t size_bytes, const CUmemAllocationProp *properties,
+                        unsigned long long flags)
+{
+    ENTER(cuMemCreate);
+    REQUIRE(ret_handle && flags == 0 && size_bytes && size_bytes % granularity() == 0, CUDA_ERROR_INVALID_VALUE);
+    CUresult result = check_properties(properties);
+    if (result != CUDA_SUCCESS)
+        return result;
+    struct physical *physical = object_new(KIND_PHYSICAL, sizeof *physical);
+    REQUIRE(physical, CUDA_ERROR_OUT_OF_MEMORY);
+    physical->properties = *properties;
+    physical->size_bytes = size_bytes;
+    physical->handles = 1;
+    if (properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE) { /* host locations take no card memory */
+        physical->card = driver_card_index(properties->location.id);
+        result = charge(physical);
+    }
+    if (result == CUDA_SUCCESS)
+        *ret_handle = (uintptr_t)physical;
+    else
+        object_free(physical);
+    return result;
+}
+
+CUDA_EXPORT cuMemRelease(CUmemGenericAllocationHandle handle)
+{
+    ENTER(cuMemRelease);
+    driver_lock();
+    struct physical *physical = physical_of(handle);
+    bool is_held = physical && physical->handles > 0;
+    if (is_held) {
+        physical->handles--;
+        drop_if_unused(physical);
+    }
+    driver_unlock();
+    return is_held ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUDA_EXPORT cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *ret_properties, CUmemGenericAllocationHandle handle)
+{
+    ENTER(cuMemGetAllocationPropertiesFromHandle);
+    driver_lock();
+    struct physical *physical = physical_of(handle);
+    if (physical && ret_properties)
+        *ret_properties = physical->properties;
+    driver_unlock();
+    return physical && ret_properties ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUDA_EXPORT cuMemAddressReserve(CUdeviceptr *ret_address, size_t size_bytes, size_t alignment_bytes, CUdeviceptr wanted,
+                                unsigned long long flags)
+{
+    ENTER(cuMemAddressReserve);
+    (void)wanted; /* a hint */
+    REQUIRE(ret_address && size_bytes && size_bytes % granularity() == 0 && flags == 0, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE((alignment_bytes & (alignment_bytes - 1)) == 0, CUDA_ERROR_INVALID_VALUE);
+    const struct heap_entry entry = {.size_bytes = size_bytes, .kind = HEAP_RANGE};
+    driver_lock();
+    CUresult result = heap_enter(&entry, alignment_bytes > granularity() ? alignment_bytes : granularity(), ret_address);
+    driver_unlock();
+    return result;
+}
+
+CUDA_EXPORT cuMemAddressFree(CUdeviceptr address, size_t size_bytes)
+{
+    ENTER(cuMemAddressFree);
+    CUresult result = CUDA_ERROR_INVALID_VALUE;
+    driver_lock();
+    struct heap_entry *entry = heap_find(address, HEAP_RANGE);
+    if (entry && entry->size_bytes == size_bytes && !heap_find_overlap(address, size_bytes, HEAP_MAPPING)) {
+        heap_release(entry);
+        result = CUDA_SUCCESS;
+    }
+    driver_unlock();
+    return result;
+}
+
+/* Under driver_lock(). */
+static CUresult map(CUdeviceptr address, size_t size_bytes, struct physical *physical)
+{
+    struct heap_entry *range = heap_find_inside(address, HEAP_RANGE);
+    REQUIRE(range && size_bytes <= range->size_bytes - (address - range->address), CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(!heap_find_overlap(address, size_bytes, HEAP_MAPPING), CUDA_ERROR_INVALID_VALUE);
+    const struct heap_entry entry = {.address = address,
+                                     .size_bytes = size_bytes,
+                                     .card = physical->card,
+                                     .kind = HEAP_MAPPING,
+                                     .owner = physical};
+    CUresult result = heap_enter(&entry, 1, &address);
+    if (result == CUDA_SUCCESS)
+        physical->mappings++;
+    return result;
+}
+
+CUDA_EXPORT cuMemMap(CUdeviceptr address, size_t size_bytes, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags)
+{
+    ENTER(cuMemMap);
+    REQUIRE(address && size_bytes && flags == 0 && address % granularity() == 0, CUDA_ERROR_INVALID_VALUE);
+    driver_lock();
+    struct physical *physical = physical_of(handle);
+    CUresult result = CUDA_ERROR_INVALID_VALUE;
+    if (physical && offset == 0 && size_bytes == physical->size_bytes) /* partial mappings: refused by the driver as well */
+        result = map(address, size_bytes, physical);
+    driver_unlock();
+    return result;
+}
+
+/* Several mappings may go at once; each must lie inside as a whole. */
+CUDA_EXPORT cuMemUnmap(CUdeviceptr address, size_t size_bytes)
+{
+    ENTER(cuMemUnmap);
+    CUresult result = CUDA_ERROR_INVALID_VALUE;
+    driver_lock();
+    for (struct heap_entry *entry; (entry = heap_find_overlap(address, size_bytes, HEAP_MAPPING));) {
+        if (entry->address < address || entry->address + entry->size_bytes > address + size_bytes) {
+            result = CUDA_ERROR_INVALID_VALUE;
+            break;
+        }
+        heap_release(entry);
+        result = CUDA_SUCCESS;
+    }
+    driver_unlock();
+    return result;
+}
+
+CUDA_EXPORT cuMemSetAccess(CUdeviceptr address, size_t size_bytes, const CUmemAccessDesc *access, size_t count)
+{
+    ENTER(cuMemSetAccess);
+    REQUIRE(address && size_bytes && access && count, CUDA_ERROR_INVALID_VALUE);
+    for (size_t i = 0; i < count; i++)
+        REQUIRE(access[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE || driver_card(access[i].location.id), CUDA_ERROR_INVALID_DEVICE);
+    driver_lock();
+    bool is_mapped = heap_find_overlap(address, size_bytes, HEAP_MAPPING) != NULL;
+    driver_unlock();
+    return is_mapped ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUDA_EXPORT cuMemGetAccess(unsigned long long *ret_flags, const CUmemLocation *location, CUdeviceptr address)
+{
+    ENTER(cuMemGetAccess);
+    REQUIRE(ret_flags && location, CUDA_ERROR_INVALID_VALUE);
+    driver_lock();
+    bool is_mapped = heap_find_inside(address, HEAP_MAPPING) != NULL;
+    driver_unlock();
+    REQUIRE(is_mapped, CUDA_ERROR_INVALID_VALUE);
+    *ret_flags = 3; /* read and write: access is not taken away here */
+    return CUDA_SUCCESS;
+}
+
+CUDA_EXPORT cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *ret_handle, void *address)
+{
+    ENTER(cuMemRetainAllocationHandle);
+    REQUIRE(ret_handle, CUDA_ERROR_INVALID_VALUE);
+    driver_lock();
+    struct heap_entry *entry = heap_find_inside((uintptr_t)address, HEAP_MAPPING);
+    if (entry) {
+        ((struct physical *)entry->owner)->handles++;
+        *ret_handle = (uintptr_t)entry->owner;
+    }
+    driver_unlock();
+    return entry ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUDA_EXPORT cuMemExportToShareableHandle(void *ret_handle, CUmemGenericAllocationHandle handle, int type, unsigned long long flags)
+{
+    ENTER(cuMemExportToShareableHandle);
+    REQUIRE(ret_handle && flags == 0, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, CUDA_ERROR_NOT_SUPPORTED);
+    struct export_record record = {.magic = EXPORT_MAGIC};
+    driver_lock();
+    struct physical *physical = physical_of(handle);
+    if (physical) {
+        record.properties = physical->properties;
+        record.size_bytes = physical->size_bytes;
+        memcpy(record.uuid, g_driver.machine.state->cards[physical->card].uuid, sizeof record.uuid);
+    }
+    driver_unlock();
+    REQUIRE(physical && (record.properties.requested_handle_types & type), CUDA_ERROR_INVALID_VALUE);
+    int fd = memfd_create("nvidia-vmm", MFD_CLOEXEC);
+    REQUIRE(fd >= 0, CUDA_ERROR_OPERATING_SYSTEM);
+    if (write(fd, &record, sizeof record) != (ssize_t)sizeof record) {
+        close(fd);
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    }
+    *(int *)ret_handle = fd;
+    return CUDA_SUCCESS;
+}
+
+CUDA_EXPORT cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *ret_handle, void *os_handle, int type)
+{
+    ENTER(cuMemImportFromShareableHandle);
+    struct export_record record;
+    REQUIRE(ret_handle, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, CUDA_ERROR_NOT_SUPPORTED);
+    REQUIRE(pread((int)(intptr_t)os_handle, &record, sizeof record, 0) == (ssize_t)sizeof record && record.magic == EXPORT_MAGIC,
+            CUDA_ERROR_INVALID_VALUE);
+    for (CUdevice device = 0; device < driver_device_count(); device++) {
+        if (memcmp(driver_card(device)->uuid, record.uuid, sizeof record.uuid) != 0)
+            continue;
+        struct physical *physical = object_new(KIND_PHYSICAL, sizeof *physical);
+        REQUIRE(physical, CUDA_ERROR_OUT_OF_MEMORY);
+        physical->properties = record.properties;
+        physical->properties.location.id = device;
+        physical->size_bytes = record.size_bytes;
+        physical->card = driver_card_index(device);
+        physical->handles = 1;
+        *ret_handle = (uintptr_t)physical;
+        return CUDA_SUCCESS;
+    }
+    return CUDA_ERROR_INVALID_DEVICE; /* of a card that this process does not see */
+}
