@@ -31,6 +31,9 @@
 #define MEASURED_MAX_NS UINT64_C(600000000000)  /* a kernel above 10 minutes counts as 10 minutes */
 #define MEMORY_NS UINT64_C(2500000000) /* over which NVML's and our own sums are compared */
 #define MEMORY_SEGMENTS 64u            /* but at least over so many of the longest segments */
+#define SUM_MAX_NS (UINT64_C(1) << 40)
+#define CHANGE_SHARE 32u /* a window that is apart from the past by more than 3 % of its length tells of a change: */
+#define CHANGE_KEEP 250u /* so much of the past, per mille, is then kept */
 #define BUCKET_NS UINT64_C(256000000)
 #define TIMELINE_NS (TF_LIMIT_TIMELINE * BUCKET_NS)
 #define SETTLE_NS UINT64_C(20000000) /* from the end of a segment to its settlement, at most: poll and a busy host */
@@ -229,24 +232,38 @@ static uint64_t sum_timeline(const _Atomic uint32_t *timeline, uint64_t from_ns,
     return sum_ns;
 }
 
+/* Whether now / busy_now is apart from past / busy_past. */
+static int differs(uint64_t busy_now_ns, uint64_t busy_past_ns, uint64_t now_ns, uint64_t past_ns, uint64_t margin_ns)
+{
+    double expected_ns = (double)busy_now_ns * (double)past_ns / (double)busy_past_ns;
+    double apart_ns = expected_ns - (double)now_ns;
+    return apart_ns > (double)margin_ns || -apart_ns > (double)margin_ns;
+}
+
 /* Older windows fade within MEMORY_NS, so that the factor follows a change of neighbours; long segments, which few windows hold and
  * whose splitting between windows is a guess, need a longer memory. */
 static void compare(struct tf_limit_state *state, const struct tf_limit_observation *observation, uint64_t now_ns)
 {
     uint64_t window_ns = observation->to_ns - observation->from_ns;
     uint64_t longest_ns = min_u64(get(state->longest_ns), MEASURED_MAX_NS);
+    uint64_t slowest_ns = min_u64(get(state->slowest_ns), MEASURED_MAX_NS);
+    uint64_t measured_now_ns = sum_timeline(state->measured, observation->from_ns, observation->to_ns);
+    uint64_t estimated_now_ns = sum_timeline(state->estimated, observation->from_ns, observation->to_ns);
+    uint64_t busy_ns = min_u64(get(state->busy_sum_ns), SUM_MAX_NS);
+    uint64_t measured_ns = min_u64(get(state->measured_sum_ns), SUM_MAX_NS);
+    uint64_t estimated_ns = min_u64(get(state->estimated_sum_ns), SUM_MAX_NS);
+
     uint64_t memory_ns = max_u64(MEMORY_NS, MEMORY_SEGMENTS * longest_ns);
     uint64_t keep = 1000 - min_u64(1000 * window_ns / memory_ns, 500); /* per mille */
-    uint64_t busy_ns = observation->busy_ns + min_u64(get(state->busy_sum_ns), MEASURED_MAX_NS) * keep / 1000;
-    uint64_t measured_ns = min_u64(get(state->measured_sum_ns), MEASURED_MAX_NS) * keep / 1000;
-    uint64_t estimated_ns = min_u64(get(state->estimated_sum_ns), MEASURED_MAX_NS) * keep / 1000;
-    uint64_t measured_now_ns = sum_timeline(state->measured, observation->from_ns, observation->to_ns);
-    put(state->busy_sum_ns, busy_ns);
-    put(state->measured_sum_ns, measured_ns + measured_now_ns);
-    put(state->estimated_sum_ns, estimated_ns + sum_timeline(state->estimated, observation->from_ns, observation->to_ns));
-    put(state->window_sum_ns, window_ns + min_u64(get(state->window_sum_ns), MEASURED_MAX_NS) * keep / 1000);
+    uint64_t margin_ns = window_ns / CHANGE_SHARE + longest_ns / 2 + BUCKET_NS / 8; /* the last: buckets cut at the ends of the window */
+    if (busy_ns > 0 && (differs(observation->busy_ns, busy_ns, measured_now_ns, measured_ns, margin_ns) ||
+                        differs(observation->busy_ns, busy_ns, estimated_now_ns, estimated_ns, margin_ns)))
+        keep = CHANGE_KEEP; /* something changed: the old windows mislead */
+    put(state->busy_sum_ns, observation->busy_ns + busy_ns * keep / 1000);
+    put(state->measured_sum_ns, measured_now_ns + measured_ns * keep / 1000);
+    put(state->estimated_sum_ns, estimated_now_ns + estimated_ns * keep / 1000);
+    put(state->window_sum_ns, window_ns + min_u64(get(state->window_sum_ns), SUM_MAX_NS) * keep / 1000);
     put(state->longest_ns, longest_ns - longest_ns / 1024 * min_u64(100 * window_ns / MEMORY_NS, 1024));
-    uint64_t slowest_ns = min_u64(get(state->slowest_ns), MEASURED_MAX_NS);
     put(state->slowest_ns, slowest_ns - slowest_ns / 1024 * min_u64(100 * window_ns / MEMORY_NS, 1024));
     put(state->observed_at_ns, now_ns);
 
@@ -257,9 +274,9 @@ static void compare(struct tf_limit_state *state, const struct tf_limit_observat
         put(state->contended_since_ns, since_ns = now_ns);
     else if (!contended && since_ns != 0)
         put(state->contended_since_ns, 0);
-    uint64_t margin_ns = observation->busy_ns + window_ns * 6 / 1000 + longest_ns / 2;
-    if (contended && observation->to_ns <= since_ns && measured_now_ns > margin_ns)
-        atomic_fetch_add_explicit(&state->credit_ns, (int64_t)min_u64(measured_now_ns - margin_ns, 4 * TIMELINE_NS), relaxed);
+    uint64_t owned_ns = observation->busy_ns + window_ns * 6 / 1000 + longest_ns / 2;
+    if (contended && observation->to_ns <= since_ns && measured_now_ns > owned_ns)
+        atomic_fetch_add_explicit(&state->credit_ns, (int64_t)min_u64(measured_now_ns - owned_ns, 4 * TIMELINE_NS), relaxed);
 }
 
 void tf_limit_observe_busy(struct tf_limit_state *state, struct tf_limit_process *process, uint64_t from_ns, uint64_t to_ns,
