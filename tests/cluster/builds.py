@@ -33,7 +33,7 @@ class Component:
     links:    other names of the first binary.
     stamps:   linker variables that make ``--version`` tell the truth; Go modules carry no version of their own.
     shared:   built in the workspace of Kubernetes and Volcano instead of its own module.
-    cold_minutes: on two cores with an empty Go build cache, for the reader of the progress line.
+    cold_minutes: on two free cores with an empty Go build cache, for the reader of the progress line.
     """
 
     name: str
@@ -80,7 +80,7 @@ def components(versions: Versions, hyperkube_source: str) -> tuple[Component, ..
             programs={"hyperkube": "./cmd/hyperkube"},
             links=("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet", "kubectl", "kubemark"),
             stamps=_kubernetes_stamps(kubernetes),
-            cold_minutes=9,
+            cold_minutes=5,
             shared=True,
             extra_key=workspace_inputs,
         ),
@@ -94,7 +94,7 @@ def components(versions: Versions, hyperkube_source: str) -> tuple[Component, ..
                 "vc-webhook-manager": f"{gomodules.VOLCANO}/cmd/webhook-manager",
             },
             stamps={f"{gomodules.VOLCANO}/pkg/version.Version": versions.of(gomodules.VOLCANO)},
-            cold_minutes=4,
+            cold_minutes=1,
             shared=True,
             extra_key=workspace_inputs,
         ),
@@ -104,7 +104,7 @@ def components(versions: Versions, hyperkube_source: str) -> tuple[Component, ..
             version=versions.of(CONTAINERD),
             programs={name: f"./cmd/{name}" for name in ("containerd", "containerd-shim-runc-v2", "ctr")},
             stamps={f"{CONTAINERD}/version.Version": versions.of(CONTAINERD)},
-            cold_minutes=4,
+            cold_minutes=1,
         ),
         Component(
             name="nvidia-container-toolkit",
@@ -122,7 +122,7 @@ def components(versions: Versions, hyperkube_source: str) -> tuple[Component, ..
             version=versions.of(HELM),
             programs={"helm": "./cmd/helm"},
             stamps={f"{HELM}/internal/version.version": versions.of(HELM)},
-            cold_minutes=2,
+            cold_minutes=1,
         ),
     )
 

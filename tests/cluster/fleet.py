@@ -80,9 +80,11 @@ class Fleet:
             missing = self._missing_machine(one)
             healthy = healthy and missing is None
             lines.append(f"{one.name:<18} {one.address:<12} {'up' if missing is None else missing}")
+        if not healthy:
+            return False, [*lines, "run 'python3 -m tests.cluster up' to make it anew"]
         missing = self._api().missing_nodes([one.name for one in layout.MACHINES])
-        lines.append(f"{'nodes':<18} {'':<12} {'all ready' if missing is None else missing}")
-        return healthy and missing is None, lines
+        lines.append(f"{'nodes':<31} {'all ready' if missing is None else missing}")
+        return missing is None, lines
 
     def journal(self, name: str, unit: str | None = None, lines: int = JOURNAL_LINES) -> str:
         """The end of a machine's journal, of one unit or of all warnings."""
