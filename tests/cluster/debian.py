@@ -17,7 +17,9 @@ from .errors import FleetError
 PACKAGES = {
     "podman": "podman",
     "runc": "runc",
+    "/usr/lib/podman/netavark": "netavark",
     "debootstrap": "debootstrap",
+    "/usr/share/keyrings/debian-archive-keyring.gpg": "debian-archive-keyring",
     "ip": "iproute2",
     "nsenter": "util-linux",
     "gcc": "gcc",
