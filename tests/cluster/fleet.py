@@ -28,7 +28,7 @@ SERVICE_DEADLINE_SECONDS = 30
 START_DEADLINE_SECONDS = 60
 RUNTIME_DEADLINE_SECONDS = 60
 IMPORT_DEADLINE_SECONDS = 300
-JOURNAL_LINES = 25
+JOURNAL_LINES = 12
 
 
 @dataclass(frozen=True)
@@ -231,7 +231,7 @@ class Fleet:
         for one in layout.MACHINES:
 
             def diagnose(name: str = one.name) -> str:
-                return "\n".join(self.journal(name, unit) for unit in ("containerd.service", "kubelet.service"))
+                return "\n".join(self.journal(name, unit) for unit in ("kubelet.service", "containerd.service"))
 
             def missing(name: str = one.name) -> str | None:
                 return server.missing_nodes([name])
