@@ -35,7 +35,9 @@ def hooked_symbols() -> set[str]:
 
 
 @pytest.mark.parametrize("driver", DRIVERS)
-def test_every_request_of_three_runtimes_gets_ours_iff_that_symbol_is_hooked(simulator: Path, hook: Path, tmp_path: Path, driver: str) -> None:
+def test_every_request_of_three_runtimes_gets_ours_iff_that_symbol_is_hooked(
+    simulator: Path, hook: Path, tmp_path: Path, driver: str
+) -> None:
     machine = Machine.make(simulator, tmp_path, driver=driver)
     slot = Slot(tmp_path / "slot", hook, machine, [region.GpuQuota(machine.uuids[0], 1 << 30, 10)]).create()
     program = workshop.compile_program("resolve")

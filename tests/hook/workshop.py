@@ -48,13 +48,33 @@ def compile_program(name: str, *, hook_sources: Sequence[str] = (), flags: Seque
     """A test program of tests/hook/c, alone or with some of the hook's own sources; compiled again when something changed."""
     out = BUILD / "programs" / (name + suffix)
     sources = [PROGRAMS / f"{name}.c", *(HOOK_SOURCE / "src" / source for source in hook_sources)]
-    inputs = [*sources, *PROGRAMS.glob("*.h"), *(HOOK_SOURCE / "include").glob("*.h"), *(HOOK_SOURCE / "src").glob("*.[h]"), HOOK_SOURCE / "src/hooks.def"]
+    inputs = [
+        *sources,
+        *PROGRAMS.glob("*.h"),
+        *(HOOK_SOURCE / "include").glob("*.h"),
+        *(HOOK_SOURCE / "src").glob("*.[h]"),
+        HOOK_SOURCE / "src/hooks.def",
+    ]
     if out.exists() and all(out.stat().st_mtime > path.stat().st_mtime for path in inputs):
         return out
     out.parent.mkdir(parents=True, exist_ok=True)
     includes = [f"-I{HOOK_SOURCE / 'include'}", f"-I{HOOK_SOURCE / 'src'}"]
     warnings = ["-Wall", "-Wextra", "-Werror"]
-    command = [cc, "-std=c11", "-D_GNU_SOURCE", "-O1", "-g", *warnings, *flags, *includes, "-o", str(out), *map(str, sources), "-pthread", "-ldl"]
+    command = [
+        cc,
+        "-std=c11",
+        "-D_GNU_SOURCE",
+        "-O1",
+        "-g",
+        *warnings,
+        *flags,
+        *includes,
+        "-o",
+        str(out),
+        *map(str, sources),
+        "-pthread",
+        "-ldl",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr}")
@@ -70,7 +90,9 @@ class Machine:
     uuids: list[str] = field(default_factory=list)
 
     @classmethod
-    def make(cls, simulator: Path, folder: Path, *, card: str = "a800-80gb", cards: int = 1, driver: str = "535", **model: object) -> Machine:
+    def make(
+        cls, simulator: Path, folder: Path, *, card: str = "a800-80gb", cards: int = 1, driver: str = "535", **model: object
+    ) -> Machine:
         machine = cls(simulator, folder / "machine")
         settings = [word for name, value in model.items() for word in ("--set", f"{name}={value}")]
         machine.tool("init", "--card", card, "--cards", str(cards), "--driver", driver, "--device-nodes", "ignored", "--force", *settings)
@@ -99,7 +121,9 @@ class Machine:
 
     def allocated_bytes(self, card: int = 0) -> int:
         """Bytes that living processes have allocated on a card, each allocation rounded as the driver does."""
-        return sum(usage["allocated_bytes"] for process in self.truth()["processes"] for usage in process["cards"] if usage["index"] == card)
+        return sum(
+            usage["allocated_bytes"] for process in self.truth()["processes"] for usage in process["cards"] if usage["index"] == card
+        )
 
 
 @dataclass
@@ -147,7 +171,9 @@ class Slot:
             text=True,
         )
 
-    def run(self, command: Sequence[str | Path], *, timeout: float = 60, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, command: Sequence[str | Path], *, timeout: float = 60, stdin: str = "", **environment: str
+    ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [str(word) for word in command],
             env={**self.environment, **environment},

@@ -1,0 +1,32 @@
+"""Running a few lines of Python as a CUDA program inside a slot, and reading what they ``say``."""
+
+from __future__ import annotations
+
+import json
+import sys
+import textwrap
+from typing import Any
+
+from tests.hook.workshop import ROOT, Slot
+
+PRELUDE = f"""
+import ctypes as c, os, sys, time
+sys.path.insert(0, {str(ROOT)!r})
+from tests.hook.cuda import *
+cuda = Driver()
+"""
+
+
+def program(body: str) -> list[str]:
+    return [sys.executable, "-B", "-S", "-c", PRELUDE + textwrap.dedent(body)]
+
+
+def run(slot: Slot, body: str, *, timeout: float = 60, **environment: str) -> dict[str, Any]:
+    """The merged answers of one program. Anything on stderr fails the test: the hook is silent."""
+    done = slot.run(program(body), timeout=timeout, **environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    answers: dict[str, Any] = {}
+    for line in done.stdout.splitlines():
+        answers.update(json.loads(line))
+    return answers
