@@ -140,7 +140,7 @@ def play_bare_pods(story: Story, cluster: Cluster, image: str, node: str) -> Non
 
 def closing(image: str) -> str:
     """The commands with which a person looks around."""
-    kubectl = f"{CACHE / 'bin/kubectl'} --kubeconfig {KUBECONFIG}"
+    kubectl = f"{CACHE / 'current/bin/kubectl'} --kubeconfig {KUBECONFIG}"
     return "\n".join(
         (
             "The fleet stays up. Look around:",
