@@ -11,7 +11,7 @@
 
 #include "../common/cuda_api.h"
 
-enum { SEATS = 64, THREADS_MAX = 16, DEVICES_MAX = 4, OFFERS = 32 };
+enum { SEATS = 64, THREADS_MAX = 16, DEVICES_MAX = 4, OFFERS = 32, BOARD_KINDS = 16 };
 
 enum order {
     ORDER_WORK = 0,
@@ -23,6 +23,7 @@ struct seat {
     _Atomic uint32_t arrived; /* last round that came to rest */
     _Atomic uint32_t has_failed;
     _Atomic uint64_t operations, refusals, injected;
+    _Atomic uint64_t made[BOARD_KINDS]; /* objects per kind, so that a kind that was never made shows */
     uint64_t pool_used_bytes[DEVICES_MAX], pool_reserved_bytes[DEVICES_MAX]; /* the driver's own numbers, at rest */
     char failure[256];
     char last[THREADS_MAX][160]; /* what each thread did last */

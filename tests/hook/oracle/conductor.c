@@ -22,6 +22,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "objects.h"
 #include "random.h"
 
 #define REST_SECONDS 120 /* a process that does not come to rest in this time never will */
@@ -113,6 +114,13 @@ void conductor_leave(int status, const char *problem)
            (unsigned long long)sum(offsetof(struct seat, refusals)), (unsigned long long)sum(offsetof(struct seat, injected)),
            (unsigned long long)conductor.killed, (unsigned long long)atomic_load(&watched), conductor.board ? atomic_load(&conductor.board->round) : 0,
            conductor_seconds() - conductor.began);
+    if (conductor.board) {
+        printf(", \"made\": {");
+        for (int kind = 0, any = 0; kind < KINDS; kind++)
+            if (conductor.kinds >> kind & 1)
+                printf("%s\"%s\": %llu", any++ ? ", " : "", kind_names[kind], (unsigned long long)sum(offsetof(struct seat, made) + sizeof(uint64_t) * (size_t)kind));
+        printf("}");
+    }
     if (status) {
         printf(", \"problem\": ");
         print_text(problem);
@@ -323,7 +331,7 @@ static int read_options(int argc, char **argv)
         {"--operation", .text = &conductor.operation}, {"--devices", .number = &conductor.devices}, {"--processes", .number = &conductor.processes},
         {"--threads", .number = &conductor.threads}, {"--rounds", .number = &conductor.rounds}, {"--kinds", .number = &conductor.kinds},
         {"--stride", .number = &conductor.stride}, {"--seed", .wide = &conductor.seed}, {"--operations", .wide = &conductor.operations},
-        {"--kills", .wide = &conductor.kills},
+        {"--kills", .wide = &conductor.kills}, {"--first", .wide = &conductor.first},
     };
     for (int index = 2; index + 1 < argc; index += 2) {
         size_t row = 0, rows = sizeof table / sizeof *table;

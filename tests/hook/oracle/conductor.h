@@ -12,7 +12,7 @@ struct conductor {
     struct books books;
     struct board *board;
     uint32_t devices, processes, threads, rounds, kinds, stride;
-    uint64_t seed, operations, kills, killed;
+    uint64_t seed, operations, kills, killed, first; /* first: instruction that step begins with */
     const char *symbol, *operation;
     double began;
 };

@@ -12,8 +12,7 @@
 #define BLOCK (2 * MIB)
 #define CUDA (hand->cuda)
 
-const char *const kind_names[KINDS] = {"linear", "pitch", "managed", "array", "array3d", "mipmap", "vmm", "async", "pool", "graph", "context",
-                                       "ipc", "host"};
+_Static_assert((int)KINDS <= (int)BOARD_KINDS, "a counter for every kind");
 
 enum { TRIES = 64, FORMAT_UINT8 = 1, FORMAT_FLOAT = 0x20 };
 
@@ -56,6 +55,13 @@ static int outcome(struct hand *hand, const char *what, uint64_t bytes, CUresult
     return is_refusal(hand, result) ? 1 : fail(hand, what, result);
 }
 
+/* The same for a call whose output is not to be trusted after a failure. */
+#define OUTCOME(what, bytes, output, call) ({ \
+        int outcome_ = outcome(hand, what, bytes, call); \
+        if (outcome_) \
+            (output) = 0; \
+        outcome_; })
+
 /* A call that cannot fail but by injection; `call` is evaluated until it succeeds. */
 #define UNTIL_DONE(what, call) until_done_outcome(hand, what, ({ \
         CUresult result_ = (call); \
@@ -83,22 +89,22 @@ static int make_linear(struct hand *hand, struct object *object)
     object->bytes = random_bytes(hand);
     if (random_below(&hand->random, 200) == 0) { /* sizes that no card has must not wrap anything */
         CUresult result = CUDA->cuMemAlloc_v2(&object->pointers[0], SIZE_MAX - random_below(&hand->random, 4096));
-        return result == CUDA_SUCCESS ? fail(hand, "cuMemAlloc_v2 of 2^64 bytes", result) : outcome(hand, "cuMemAlloc_v2", SIZE_MAX, result);
+        return result == CUDA_SUCCESS ? fail(hand, "cuMemAlloc_v2 of 2^64 bytes", result) : OUTCOME("cuMemAlloc_v2", SIZE_MAX, object->pointers[0], result);
     }
-    return outcome(hand, "cuMemAlloc_v2", object->bytes, CUDA->cuMemAlloc_v2(&object->pointers[0], object->bytes));
+    return OUTCOME("cuMemAlloc_v2", object->bytes, object->pointers[0], CUDA->cuMemAlloc_v2(&object->pointers[0], object->bytes));
 }
 
 static int make_pitch(struct hand *hand, struct object *object)
 {
     size_t pitch = 0, width = 1 + random_below(&hand->random, 8192), rows = 1 + random_below(&hand->random, 4096);
     object->bytes = width * rows;
-    return outcome(hand, "cuMemAllocPitch_v2", object->bytes, CUDA->cuMemAllocPitch_v2(&object->pointers[0], &pitch, width, rows, 4));
+    return OUTCOME("cuMemAllocPitch_v2", object->bytes, object->pointers[0], CUDA->cuMemAllocPitch_v2(&object->pointers[0], &pitch, width, rows, 4));
 }
 
 static int make_managed(struct hand *hand, struct object *object)
 {
     object->bytes = random_bytes(hand);
-    return outcome(hand, "cuMemAllocManaged", object->bytes, CUDA->cuMemAllocManaged(&object->pointers[0], object->bytes, 1));
+    return OUTCOME("cuMemAllocManaged", object->bytes, object->pointers[0], CUDA->cuMemAllocManaged(&object->pointers[0], object->bytes, 1));
 }
 
 static int make_array(struct hand *hand, struct object *object)
@@ -107,7 +113,7 @@ static int make_array(struct hand *hand, struct object *object)
                                               .height = random_below(&hand->random, 1024),
                                               .format = FORMAT_FLOAT,
                                               .channels = 1u << random_below(&hand->random, 3)};
-    return outcome(hand, "cuArrayCreate_v2", descriptor.width * (descriptor.height + 1) * 4 * descriptor.channels,
+    return OUTCOME("cuArrayCreate_v2", descriptor.width * (descriptor.height + 1) * 4 * descriptor.channels, object->handles[0],
                    CUDA->cuArrayCreate_v2((CUarray *)&object->handles[0], &descriptor));
 }
 
@@ -123,14 +129,14 @@ static CUDA_ARRAY3D_DESCRIPTOR random_volume(struct hand *hand)
 static int make_array3d(struct hand *hand, struct object *object)
 {
     const CUDA_ARRAY3D_DESCRIPTOR descriptor = random_volume(hand);
-    return outcome(hand, "cuArray3DCreate_v2", descriptor.width * descriptor.height * descriptor.depth * 4,
+    return OUTCOME("cuArray3DCreate_v2", descriptor.width * descriptor.height * descriptor.depth * 4, object->handles[0],
                    CUDA->cuArray3DCreate_v2((CUarray *)&object->handles[0], &descriptor));
 }
 
 static int make_mipmap(struct hand *hand, struct object *object)
 {
     const CUDA_ARRAY3D_DESCRIPTOR descriptor = random_volume(hand);
-    return outcome(hand, "cuMipmappedArrayCreate", descriptor.width * descriptor.height * descriptor.depth * 4,
+    return OUTCOME("cuMipmappedArrayCreate", descriptor.width * descriptor.height * descriptor.depth * 4, object->handles[0],
                    CUDA->cuMipmappedArrayCreate((CUmipmappedArray *)&object->handles[0], &descriptor, 1 + (unsigned)random_below(&hand->random, 4)));
 }
 
@@ -140,7 +146,7 @@ enum { VMM_BARE, VMM_MAPPED, VMM_RELEASED_FIRST, VMM_RETAINED, VMM_IMPORTED, VMM
 static int map_physical(struct hand *hand, struct object *object, int part)
 {
     const CUmemAccessDesc access = {.location = {CU_MEM_LOCATION_TYPE_DEVICE, object->device}, .flags = 3};
-    int result = outcome(hand, "cuMemAddressReserve", object->bytes, CUDA->cuMemAddressReserve(&object->pointers[part], object->bytes, 0, 0, 0));
+    int result = OUTCOME("cuMemAddressReserve", object->bytes, object->pointers[part], CUDA->cuMemAddressReserve(&object->pointers[part], object->bytes, 0, 0, 0));
     if (result == 0 && (result = outcome(hand, "cuMemMap", object->bytes, CUDA->cuMemMap(object->pointers[part], object->bytes, 0, object->physical[0], 0)))) {
         UNTIL_DONE("cuMemAddressFree", CUDA->cuMemAddressFree(object->pointers[part], object->bytes));
         object->pointers[part] = 0;
@@ -158,7 +164,7 @@ static int make_vmm(struct hand *hand, struct object *object)
     object->variant = (unsigned)random_below(&hand->random, VMM_VARIANTS);
     object->bytes = BLOCK * (1 + random_below(&hand->random, 16));
     int fd = -1;
-    int result = outcome(hand, "cuMemCreate", object->bytes, CUDA->cuMemCreate(&object->physical[0], object->bytes, &properties, 0));
+    int result = OUTCOME("cuMemCreate", object->bytes, object->physical[0], CUDA->cuMemCreate(&object->physical[0], object->bytes, &properties, 0));
     if (result == 0 && object->variant != VMM_BARE && object->variant != VMM_IMPORTED)
         result = map_physical(hand, object, 0);
     if (result == 0 && object->variant == VMM_TWICE)
@@ -168,14 +174,13 @@ static int make_vmm(struct hand *hand, struct object *object)
         object->physical[0] = 0;
     }
     if (result == 0 && object->variant == VMM_RETAINED)
-        result = outcome(hand, "cuMemRetainAllocationHandle", 0, CUDA->cuMemRetainAllocationHandle(&object->physical[1], (void *)(uintptr_t)object->pointers[0]));
+        result = OUTCOME("cuMemRetainAllocationHandle", 0, object->physical[1], CUDA->cuMemRetainAllocationHandle(&object->physical[1], (void *)(uintptr_t)object->pointers[0]));
     if (result == 0 && object->variant == VMM_IMPORTED)
-        result = outcome(hand, "cuMemExportToShareableHandle", 0,
-                         CUDA->cuMemExportToShareableHandle(&fd, object->physical[0], CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+        result = OUTCOME("cuMemExportToShareableHandle", 0, fd, CUDA->cuMemExportToShareableHandle(&fd, object->physical[0], CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
     if (result == 0 && object->variant == VMM_IMPORTED)
-        result = outcome(hand, "cuMemImportFromShareableHandle", 0,
+        result = OUTCOME("cuMemImportFromShareableHandle", 0, object->physical[1],
                          CUDA->cuMemImportFromShareableHandle(&object->physical[1], (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
-    if (fd >= 0)
+    if (fd > 0)
         close(fd);
     return result;
 }
@@ -211,7 +216,7 @@ static int make_async(struct hand *hand, struct object *object)
     CUstream stream = random_stream(hand, object->device);
     bool is_per_thread = CUDA->cuMemAllocAsync_ptsz && random_below(&hand->random, 2);
     object->bytes = random_bytes(hand);
-    return outcome(hand, is_per_thread ? "cuMemAllocAsync_ptsz" : "cuMemAllocAsync", object->bytes,
+    return OUTCOME(is_per_thread ? "cuMemAllocAsync_ptsz" : "cuMemAllocAsync", object->bytes, object->pointers[0],
                    is_per_thread ? CUDA->cuMemAllocAsync_ptsz(&object->pointers[0], object->bytes, stream)
                                  : CUDA->cuMemAllocAsync(&object->pointers[0], object->bytes, stream));
 }
@@ -231,13 +236,13 @@ static int make_pool(struct hand *hand, struct object *object)
 {
     CUmemPoolProps properties = {.allocation_type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, object->device}};
     uint64_t threshold = random_below(&hand->random, 2) ? UINT64_MAX : 0;
-    int result = outcome(hand, "cuMemPoolCreate", 0, CUDA->cuMemPoolCreate((CUmemoryPool *)&object->handles[0], &properties));
+    int result = OUTCOME("cuMemPoolCreate", 0, object->handles[0], CUDA->cuMemPoolCreate((CUmemoryPool *)&object->handles[0], &properties));
     if (result)
         return result;
     result = UNTIL_DONE("cuMemPoolSetAttribute", CUDA->cuMemPoolSetAttribute(object->handles[0], CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold));
     for (int part = 0; part < PARTS && result == 0; part++) {
         object->bytes = random_bytes(hand);
-        result = outcome(hand, "cuMemAllocFromPoolAsync", object->bytes,
+        result = OUTCOME("cuMemAllocFromPoolAsync", object->bytes, object->pointers[part],
                          CUDA->cuMemAllocFromPoolAsync(&object->pointers[part], object->bytes, object->handles[0], random_stream(hand, object->device)));
     }
     return result;
@@ -270,13 +275,13 @@ static int make_graph(struct hand *hand, struct object *object)
     CUstream stream = hand->streams[object->device];
     object->variant = (unsigned)random_below(&hand->random, GRAPH_VARIANTS);
     object->bytes = parameters.size_bytes;
-    int result = outcome(hand, "cuGraphCreate", 0, CUDA->cuGraphCreate((CUgraph *)&object->handles[0], 0));
+    int result = OUTCOME("cuGraphCreate", 0, object->handles[0], CUDA->cuGraphCreate((CUgraph *)&object->handles[0], 0));
     if (result == 0)
         result = outcome(hand, "cuGraphAddMemAllocNode", object->bytes, CUDA->cuGraphAddMemAllocNode(&node, object->handles[0], NULL, 0, &parameters));
     if (result == 0 && object->variant == GRAPH_FREES_ITSELF)
         result = outcome(hand, "cuGraphAddMemFreeNode", 0, CUDA->cuGraphAddMemFreeNode(&free_node, object->handles[0], &node, 1, parameters.address));
     if (result == 0)
-        result = outcome(hand, "cuGraphInstantiateWithFlags", object->bytes,
+        result = OUTCOME("cuGraphInstantiateWithFlags", object->bytes, object->handles[1],
                          CUDA->cuGraphInstantiateWithFlags((CUgraphExec *)&object->handles[1], object->handles[0], 0));
     if (result == 0)
         result = outcome(hand, "cuGraphLaunch", object->bytes, CUDA->cuGraphLaunch(object->handles[1], stream));
@@ -306,17 +311,22 @@ static int drop_graph(struct hand *hand, struct object *object)
 /* A context of its own with blocks in it, which only its destruction gives back. */
 static int make_context(struct hand *hand, struct object *object)
 {
-    int result = outcome(hand, "cuCtxCreate_v2", 0, CUDA->cuCtxCreate_v2((CUcontext *)&object->handles[0], 0, object->device));
-    for (int part = 0; part < PARTS && result == 0; part++)
-        result = outcome(hand, "cuMemAlloc_v2 (in a context of its own)", 0,
-                         CUDA->cuMemAlloc_v2(&object->pointers[part], object->bytes = random_bytes(hand)));
-    return result;
+    CUcontext popped;
+    int result = OUTCOME("cuCtxCreate_v2", 0, object->handles[0], CUDA->cuCtxCreate_v2((CUcontext *)&object->handles[0], 0, object->device));
+    if (result)
+        return result;
+    for (int part = 0; part < PARTS && result == 0; part++) {
+        object->bytes = random_bytes(hand);
+        result = outcome(hand, "cuMemAlloc_v2 (in a context of its own)", object->bytes, CUDA->cuMemAlloc_v2(&object->pointers[part], object->bytes));
+    }
+    int is_stacked = UNTIL_DONE("cuCtxPopCurrent_v2", CUDA->cuCtxPopCurrent_v2(&popped)); /* creation put it on this thread's stack */
+    return is_stacked ? is_stacked : result;
 }
 
 static int make_host(struct hand *hand, struct object *object)
 {
     object->bytes = 1 + random_below(&hand->random, 4 * MIB);
-    return outcome(hand, "cuMemAllocHost_v2", object->bytes, CUDA->cuMemAllocHost_v2(&object->handles[0], object->bytes));
+    return OUTCOME("cuMemAllocHost_v2", object->bytes, object->handles[0], CUDA->cuMemAllocHost_v2(&object->handles[0], object->bytes));
 }
 
 static void publish(struct hand *hand, CUdeviceptr pointer)
@@ -346,7 +356,7 @@ static int make_ipc(struct hand *hand, struct object *object)
         return result == CUDA_SUCCESS ? 0 : 1;
     }
     object->bytes = BLOCK;
-    int result = outcome(hand, "cuMemAlloc_v2 (to be shared)", BLOCK, CUDA->cuMemAlloc_v2(&object->pointers[0], BLOCK));
+    int result = OUTCOME("cuMemAlloc_v2 (to be shared)", BLOCK, object->pointers[0], CUDA->cuMemAlloc_v2(&object->pointers[0], BLOCK));
     if (result == 0)
         publish(hand, object->pointers[0]);
     return result;
@@ -404,9 +414,11 @@ int object_make(struct hand *hand, enum kind kind, struct object *ret_object)
     int result = UNTIL_DONE("cuCtxSetCurrent", CUDA->cuCtxSetCurrent(hand->contexts[object.device]));
     if (result == 0)
         result = makers[kind](hand, &object);
-    if (result == 0)
+    if (result == 0) {
         *ret_object = object;
-    else if (result == 1 && object_drop(hand, &object) < 0)
+        atomic_fetch_add_explicit(&hand->board->seats[hand->seat].made[kind], 1, memory_order_relaxed);
+    } else if (result == 1 && object_drop(hand, &object) < 0) {
         return -1;
+    }
     return result;
 }

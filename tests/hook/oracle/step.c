@@ -96,8 +96,9 @@ static bool kill_after(uint64_t instructions)
     char line[64];
     bool is_free = strcmp(conductor.operation, "free") == 0, is_reap = strcmp(conductor.operation, "reap") == 0;
     struct partner victim = start_partner();
-    if (partner_ask(&victim, "alloc %llu\n", VICTIM_BYTES) != CUDA_SUCCESS)
-        fail_at(instructions, "a small allocation was refused");
+    int result = partner_ask(&victim, "alloc %llu\n", VICTIM_BYTES);
+    if (result != CUDA_SUCCESS)
+        fail_at(instructions, result < 0 ? "before the kill, a small allocation got no answer in 5 s" : "before the kill, a small allocation was refused");
     if (is_reap)
         leave_a_corpse();
     if (ptrace(PTRACE_SEIZE, victim.pid, NULL, NULL) != 0)
@@ -120,7 +121,7 @@ void step_play(void)
     if (partner_ask(&neighbour, "alloc %llu\n", BLOCK_BYTES) != CUDA_SUCCESS || partner_ask(&neighbour, "alloc %llu\n", SMALL_BYTES) != CUDA_SUCCESS)
         conductor_leave(1, "a small allocation was refused");
     verify(0);
-    for (uint64_t instructions = conductor.seed % conductor.stride; kill_after(instructions);)
+    for (uint64_t instructions = conductor.first + conductor.seed % conductor.stride; kill_after(instructions);)
         instructions += conductor.stride;
     partner_end(&neighbour);
     conductor_settle();
