@@ -24,6 +24,7 @@ int attach(const char *path, struct sim_machine *machine);
 int command_init(const char *path, struct arguments *arguments);
 int command_boot(const char *path, struct arguments *arguments);
 int command_truth(const char *path, struct arguments *arguments);
+int command_layout(const char *path, struct arguments *arguments);
 int command_info(const char *path, struct arguments *arguments);
 int command_set(const char *path, struct arguments *arguments);
 int command_inject(const char *path, struct arguments *arguments);

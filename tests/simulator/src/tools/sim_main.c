@@ -20,6 +20,7 @@ static const char g_usage[] =
     "  inject  xid --card INDEX --xid CODE\n"
     "  inject  clear                                                   disarm all injected errors\n"
     "  info                                                            driver and CUDA version, cards\n"
+    "  layout                                                          where things lie in the state file (for tests that damage it)\n"
     "\n"
     "  --state FILE names the machine; else $" SIM_STATE_VARIABLE ", else " SIM_DEFAULT_STATE "\n";
 
@@ -98,7 +99,7 @@ int main(int argument_count, char **words)
         const char *name;
         int (*run)(const char *state_path, struct arguments *arguments);
     } commands[] = {{"init", command_init},     {"boot", command_boot}, {"truth", command_truth},
-                    {"set", command_set},       {"inject", command_inject}, {"info", command_info}};
+                    {"layout", command_layout}, {"set", command_set},       {"inject", command_inject}, {"info", command_info}};
     struct arguments arguments = {.count = argument_count - 1, .words = words + 1, .program = words[0]};
     if (take_flag(&arguments, "--help") || take_flag(&arguments, "-h")) {
         fputs(g_usage, stdout);

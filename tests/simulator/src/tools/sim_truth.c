@@ -181,3 +181,11 @@ int command_info(const char *path, struct arguments *arguments)
     state_detach(&machine);
     return 0;
 }
+
+int command_layout(const char *path, struct arguments *arguments)
+{
+    (void)path, (void)arguments;
+    printf("size %zu\nlock_word %zu\nslots %zu\nslot_bytes %zu\ncards %zu\n", sizeof(struct sim_state), offsetof(struct sim_state, lock_word),
+           offsetof(struct sim_state, slots), sizeof(struct sim_slot), offsetof(struct sim_state, cards));
+    return 0;
+}

@@ -42,11 +42,13 @@ static void print_time(const char *format)
 
 static void print_table_head(void)
 {
-    char cuda[16];
+    char cuda[16], versions[256];
     smi_cuda_version(cuda, sizeof cuda);
+    snprintf(versions, sizeof versions, "NVIDIA-SMI %-22s Driver Version: %-14s CUDA Version: %s", smi_driver_version(), smi_driver_version(),
+             cuda);
     print_time("%a %b %e %H:%M:%S %Y");
     puts("+---------------------------------------------------------------------------------------+");
-    printf("| NVIDIA-SMI %-22s Driver Version: %-14s CUDA Version: %-9s |\n", smi_driver_version(), smi_driver_version(), cuda);
+    printf("| %-85.85s |\n", versions);
     puts("|-----------------------------------------+----------------------+----------------------+");
     puts("| GPU  Name                 Persistence-M | Bus-Id        Disp.A | Volatile Uncorr. ECC |");
     puts("| Fan  Temp   Perf          Pwr:Usage/Cap |         Memory-Usage | GPU-Util  Compute M. |");
@@ -60,9 +62,9 @@ static void print_table_card(const struct smi_card *card)
     const char *mode = !strcmp(card->compute_mode, "Exclusive Process") ? "E. Process" : card->compute_mode;
     snprintf(power, sizeof power, "%uW / %uW", card->power_mw / 1000, card->power_limit_mw / 1000);
     snprintf(memory, sizeof memory, "%lluMiB / %lluMiB", card->used_mib, card->total_mib);
-    printf("| %3u  %-26.26s %-8s | %-16s Off | %20s |\n", card->index, card->name, !strcmp(card->persistence, "Enabled") ? "On" : "Off",
+    printf("| %3u  %-26.26s %6s  | %-16s Off | %20s |\n", card->index, card->name, !strcmp(card->persistence, "Enabled") ? "On" : "Off",
            card->bus_id, !strcmp(card->ecc, "Enabled") ? "0" : "Off");
-    printf("| N/A  %3uC    %-4s %22s | %20s | %6u%% %12s |\n", card->temperature_c, card->pstate, power, memory, card->gpu_percent, mode);
+    printf("| N/A  %3uC    %-4s %21s | %20s | %6u%% %12s |\n", card->temperature_c, card->pstate, power, memory, card->gpu_percent, mode);
     printf("|%41s|%22s| %20s |\n", "", "", !strcmp(card->mig_mode, "[N/A]") ? "N/A" : card->mig_mode);
     puts("+-----------------------------------------+----------------------+----------------------+");
 }

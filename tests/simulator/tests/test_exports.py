@@ -1,0 +1,78 @@
+"""What the libraries export, and what they ask of the system that loads them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from . import bench
+from .bench import NOT_SUPPORTED, Machine
+
+UNSUPPORTED = bench.HERE / "unsupported_symbols.txt"
+
+
+def defined(library: Path) -> set[str]:
+    return {line.split()[-1] for line in bench.run(["nm", "-D", "--defined-only", str(library)]).splitlines()}
+
+
+def without_behaviour(driver: Path) -> list[str]:
+    """Names that only the weak fallback defines."""
+    weak: set[str] = set()
+    strong: set[str] = set()
+    for line in bench.run(["nm", "--defined-only", *map(str, sorted((driver / "obj" / "cuda").glob("*.o")))]).splitlines():
+        kind = line.split()
+        if len(kind) == 3 and kind[1] in "WT":
+            (weak if kind[1] == "W" else strong).add(kind[2])
+    return sorted(weak - strong)
+
+
+def test_every_symbol_of_the_table_is_exported_and_nothing_else(driver: Path) -> None:
+    assert defined(driver / bench.CUDA) == {exported for exported, *_ in bench.symbols()}
+
+
+def test_every_exported_symbol_has_an_address_of_its_own(driver: Path) -> None:
+    lines = bench.run(["nm", "-D", "--defined-only", str(driver / bench.CUDA)]).splitlines()
+    addresses = [line.split()[0] for line in lines]
+    assert len(addresses) == len(set(addresses))
+
+
+def test_nvml_exports_nvml_only(driver: Path) -> None:
+    assert all(name.startswith("nvml") for name in defined(driver / bench.NVML))
+
+
+def test_the_list_of_unsupported_symbols_is_true(driver: Path) -> None:
+    expected = UNSUPPORTED.read_text().split()
+    assert without_behaviour(driver) == expected, f"write the new list: nm shows what lacks behaviour; file {UNSUPPORTED.name}"
+
+
+def test_an_unsupported_call_says_so(machine: Machine) -> None:
+    with machine.process().start() as process:
+        for symbol in UNSUPPORTED.read_text().split():
+            assert process.cuda(symbol)[0] == NOT_SUPPORTED, symbol
+
+
+@pytest.mark.parametrize("name", [bench.CUDA, bench.NVML, "nvidia-smi", "tenfold-sim"])
+def test_nothing_newer_than_glibc_2_34_is_needed(driver: Path, name: str) -> None:
+    text = bench.run(["objdump", "-T", str(driver / name)])
+    versions = {tuple(map(int, found.split("."))) for found in re.findall(r"GLIBC_([0-9.]+)", text)}
+    assert max(versions) <= (2, 34)
+
+
+@pytest.mark.parametrize("name", [bench.CUDA, bench.NVML])
+def test_libraries_have_their_soname_and_need_libc_alone(driver: Path, name: str) -> None:
+    text = bench.run(["readelf", "-d", str(driver / name)])
+    assert re.findall(r"SONAME.*\[(.*)\]", text) == [name]
+    assert set(re.findall(r"NEEDED.*\[(.*)\]", text)) <= {"libc.so.6", "ld-linux-x86-64.so.2"}
+
+
+def test_file_names_carry_the_driver_version(driver: Path) -> None:
+    for name in (bench.CUDA, bench.NVML):
+        assert re.fullmatch(re.escape(name[:-1]) + r"\d+\.\d+\.\d+", (driver / name).resolve().name)
+
+
+def test_errors_have_names(machine: Machine) -> None:
+    with machine.process() as process:
+        assert process.must("cuGetErrorName", 2, bench.out("u64"))
+        assert process.cuda("cuGetErrorName", 123456, bench.out("u64"))[0] == 1

@@ -1,0 +1,81 @@
+"""nvidia-smi: what programs read of it, and what it says when there is nothing to say."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+from .bench import BLOCK, MIB, Machine
+
+
+def test_list(machine: Machine) -> None:
+    lines = machine.smi("-L").stdout.splitlines()
+    uuids = [card["uuid"] for card in machine.truth()["cards"]]
+    assert lines == [f"GPU {index}: NVIDIA A800-SXM4-80GB (UUID: {uuid})" for index, uuid in enumerate(uuids)]
+
+
+def test_query_without_header_and_units(machine: Machine) -> None:
+    done = machine.smi("--query-gpu=index,driver_version,name,memory.total,compute_cap,mig.mode.current", "--format=csv,noheader,nounits")
+    assert done.stdout.splitlines()[0] == "0, 535.161.08, NVIDIA A800-SXM4-80GB, 81920, 8.0, Disabled"
+    assert len(done.stdout.splitlines()) == 2
+
+
+def test_query_with_header_and_units(machine: Machine) -> None:
+    assert machine.smi("--query-gpu=uuid, memory.free", "--format=csv", "-i", "1").stdout.splitlines() == [
+        "uuid, memory.free [MiB]",
+        f"{machine.truth()['cards'][1]['uuid']}, 81920 MiB",
+    ]
+
+
+def test_processes(machine: Machine) -> None:
+    with machine.process().start() as process:
+        process.alloc(100 * MIB + BLOCK)
+        rows = machine.smi("--query-compute-apps=pid,used_memory", "--format=csv,noheader").stdout.splitlines()
+        assert rows == [f"{process.child.pid}, 102 MiB"]
+        assert str(process.child.pid) in machine.smi().stdout
+
+
+def test_the_table_fits_its_frame(machine: Machine) -> None:
+    with machine.process().start():
+        lines = machine.smi().stdout.splitlines()
+        assert {len(line) for line in lines if line[:1] in "+|" and line} == {89}
+        assert "Driver Version: 535.161.08" in machine.smi().stdout
+        assert "CUDA Version: 12.2" in machine.smi().stdout
+
+
+def test_details(machine: Machine) -> None:
+    text = machine.smi("-q").stdout
+    assert "Driver Version                            : 535.161.08" in text
+    assert "CUDA Version                              : 12.2" in text
+    assert f"    GPU UUID                              : {machine.truth()['cards'][0]['uuid']}" in text
+    assert "        Total                             : 81920 MiB" in text
+
+
+def test_an_unknown_field_is_named(machine: Machine) -> None:
+    done = machine.smi("--query-gpu=index,colour", "--format=csv")
+    assert (done.returncode, done.stdout.strip()) == (2, 'Field "colour" is not a valid field to query.')
+
+
+def test_an_unknown_option_and_a_missing_format_are_refused(machine: Machine) -> None:
+    assert machine.smi("--frobnicate").returncode == 2
+    assert machine.smi("--query-gpu=index").returncode == 2
+
+
+def test_an_unknown_card_is_not_found(machine: Machine) -> None:
+    done = machine.smi("-L", "-i", "7")
+    assert done.returncode == 6
+    assert "No devices were found" in done.stdout
+
+
+def test_without_a_driver(bare_machine: Machine) -> None:
+    done = bare_machine.smi("-L")
+    assert done.returncode == 9
+    assert done.stdout.startswith("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.")
+
+
+def test_without_the_library(machine: Machine) -> None:
+    done = subprocess.run(
+        [str(machine.driver / "nvidia-smi")], capture_output=True, text=True, timeout=20, check=False, env={"PATH": os.environ["PATH"]}
+    )
+    assert done.returncode == 12
+    assert "couldn't find libnvidia-ml.so" in done.stdout
