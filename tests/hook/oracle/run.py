@@ -1,0 +1,198 @@
+#!/usr/bin/env python3
+"""The accounting oracle: random work over all kinds of device memory, then the hook's ledger against the simulated driver's truth.
+
+    tests/hook/oracle/run.py --quick                 about 10 s: every kind, every failing driver call, a kill storm, kills inside operations
+    tests/hook/oracle/run.py --full                  a million operations, and hooks broken on purpose, each of which must be found
+    tests/hook/oracle/run.py --only TEXT             the scenarios whose name holds TEXT (of --full)
+Options: --build DIR (default TENFOLD_BUILD or build/hook-tests), --seed N (default: the day; a failure names its own).
+
+Owns the order of things and the report; ``plan`` holds the scenarios, ``conductor.c`` plays one. Exit status 1 names scenario, seed, the
+numbers that differ and the command that plays it again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[3]
+sys.path[:0] = [str(ROOT), str(ROOT / "plugins" / "module_utils")]
+
+from tenfold import region  # noqa: E402
+
+from tests.hook.oracle import plan  # noqa: E402
+
+HERE = Path(__file__).resolve().parent
+LIMITS_BYTES = (2 << 30, 512 << 20)  # of card 0 and card 1: small enough that refusals are common
+SCENARIO_SECONDS = 180
+NEVER_CALLED, NO_TRACING = 3, 77
+
+
+class Bench:
+    """Built programs and one simulated machine; a fresh slot for every scenario."""
+
+    def __init__(self, build: Path, folder: Path) -> None:
+        os.environ["TENFOLD_BUILD"] = str(build)
+        from tests.hook import workshop
+
+        self.workshop, self.build, self.folder = workshop, build, folder
+        workshop.BUILD = build
+        self.simulator = workshop.build_simulator()
+        self.hook = workshop.build_hook()
+        workshop.make(HERE, build / "oracle")
+        self.machine = workshop.Machine.make(self.simulator, folder, cards=len(LIMITS_BYTES))
+        self.slots = 0
+
+    def covered(self) -> dict[str, bool]:
+        """Which kinds this hook covers at all, by its exported symbols."""
+        exported = {line.split()[0] for line in (self.hook / "symbols.txt").read_text().splitlines() if line.strip()}
+        return {kind: exported.issuperset(symbols) for kind, symbols in plan.KINDS.items()}
+
+    def mutant(self, mutant: plan.Mutant) -> Path:
+        """A hook with one function of the account wrapped."""
+        source = self.folder / mutant.macro
+        shutil.copytree(self.workshop.HOOK_SOURCE, source, ignore=shutil.ignore_patterns("build"))
+        shutil.copy(HERE / "mutant.c", source / "src" / "mutant.c")
+        cc = f"gcc -D{mutant.macro} -Wl,--wrap={mutant.wrapped}"
+        self.workshop.make(source, self.folder / "mutants" / mutant.macro, str(self.folder / "mutants" / mutant.macro / "libtenfold.so"), CC=cc)
+        return self.folder / "mutants" / mutant.macro
+
+    def command(self, scenario: plan.Scenario, kinds: list[str], hook: Path, seed: int) -> list[str]:
+        self.slots += 1
+        slot = self.folder / f"slot-{self.slots}"
+        region.create_slot(slot, [region.GpuQuota(uuid, limit, 0) for uuid, limit in zip(self.machine.uuids, LIMITS_BYTES)])
+        mask = sum(1 << list(plan.KINDS).index(kind) for kind in kinds)
+        fixed = {
+            "machine": self.machine.state,
+            "slot": slot,
+            "preload": hook / "libtenfold.so",
+            "driver": self.simulator,
+            "worker": self.build / "oracle" / "worker",
+            "seed": seed,
+            "kinds": hex(mask),
+        }
+        words = [word for option, value in fixed.items() for word in (f"--{option}", str(value))]
+        return [str(self.build / "oracle" / "conductor"), scenario.command, *words, *scenario.words]
+
+    def play(self, scenario: plan.Scenario, kinds: list[str], hook: Path, seed: int) -> tuple[int, dict[str, Any]]:
+        """Exit status and answer of one scenario; then the books once more through the doors that the product uses."""
+        command = self.command(scenario, kinds, hook, seed)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=SCENARIO_SECONDS, check=False)
+        except subprocess.TimeoutExpired:
+            return 1, {"problem": f"no verdict in {SCENARIO_SECONDS} s"}
+        try:
+            answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        except (IndexError, ValueError):
+            return 1, {"problem": f"the conductor ended with {done.returncode}: {done.stderr.strip() or done.stdout.strip()}"}
+        if done.stderr.strip() and done.returncode == 0:
+            return 1, {**answer, "problem": f"the hook is not silent: {done.stderr.strip()[:300]}"}
+        if done.returncode == 0:
+            problem = self.look_again(self.folder / f"slot-{self.slots}")
+            if problem:
+                return 1, {**answer, "problem": problem}
+        return done.returncode, answer
+
+    def look_again(self, slot: Path) -> str:
+        """What a stranger sees when all is over: the Python mirror, vgpuctl and the simulator's own tool."""
+        ledger = [gpu.used_bytes for gpu in region.read_state(slot).gpus]
+        shown = json.loads(
+            subprocess.run([str(self.hook / "vgpuctl"), "show", "--json", str(slot)], capture_output=True, text=True, check=True).stdout
+        )
+        by_tool = [gpu["memory_used_bytes"] for gpu in shown["gpus"]]
+        truth = [self.machine.allocated_bytes(card) for card in range(len(LIMITS_BYTES))]
+        if any(ledger) or any(by_tool) or any(truth):
+            return f"everybody is gone, yet in use are: state file {ledger}, vgpuctl {by_tool}, truth {truth}"
+        return ""
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="tests/hook/oracle/run.py")
+    mode = parser.add_mutually_exclusive_group(required=True)
+    mode.add_argument("--quick", action="store_true")
+    mode.add_argument("--full", action="store_true")
+    mode.add_argument("--only", metavar="TEXT")
+    parser.add_argument("--build", type=Path, default=Path(os.environ.get("TENFOLD_BUILD", ROOT / "build" / "hook-tests")))
+    parser.add_argument("--seed", type=int, default=int(time.time()) // 86400)
+    options = parser.parse_args(arguments)
+    scenarios = plan.quick() if options.quick else plan.full()
+    if options.only:
+        scenarios = [scenario for scenario in scenarios if options.only in scenario.name]
+    with tempfile.TemporaryDirectory(prefix="tenfold-oracle-") as folder:
+        bench = Bench(options.build.resolve(), Path(folder))
+        began = time.monotonic()
+        covered = bench.covered()
+        for kind in (kind for kind, is_covered in covered.items() if not is_covered):
+            print(f"skip: memory of kind {kind!r}: the hook exports no {' or no '.join(plan.KINDS[kind])}")
+        failures, operations = play_all(bench, scenarios, covered, options.seed)
+        if options.full:
+            failures += check_mutants(bench, covered, options.seed)
+        print(f"{len(scenarios)} scenarios, {operations} operations, {failures} wrong, {time.monotonic() - began:.1f} s")
+    return int(failures > 0)
+
+
+def play_all(bench: Bench, scenarios: list[plan.Scenario], covered: dict[str, bool], seed: int) -> tuple[int, int]:
+    failures = operations = 0
+    for scenario in scenarios:
+        kinds = [kind for kind in scenario.kinds or plan.KINDS if covered[kind]]
+        if not kinds:
+            continue
+        status, answer = bench.play(scenario, kinds, bench.hook, seed)
+        operations += answer.get("operations", 0)
+        never_made = [kind for kind, count in answer.get("made", {}).items() if not count and scenario.command == "rounds"]
+        if status == NO_TRACING:
+            print(f"skip: {scenario.name}: {answer['problem']}")
+        elif status == 0 and never_made:
+            failures += 1
+            print(f"FAILED {scenario.name}: never made: {', '.join(never_made)}, so nothing was tested")
+        elif status == 0 or (status == NEVER_CALLED and scenario.may_be_idle):
+            print(f"  ok  {answer['seconds']:6.1f} s  {scenario.name}: {summary(scenario, answer)}", flush=True)
+        else:
+            failures += 1
+            report(bench, scenario, kinds, seed, answer)
+    return failures, operations
+
+
+def summary(scenario: plan.Scenario, answer: dict[str, Any]) -> str:
+    parts = {"operations": answer["operations"], "refusals": answer["refusals"], "injected errors": answer["injected"], "kills": answer["kills"]}
+    return ", ".join(f"{count} {what}" for what, count in parts.items() if count) or f"{scenario.options.get('symbol')} is never called"
+
+
+def report(bench: Bench, scenario: plan.Scenario, kinds: list[str], seed: int, answer: dict[str, Any]) -> None:
+    """The least that somebody needs who wants to see it again."""
+    print(f"FAILED {scenario.name}: {answer.get('problem', 'no reason given')}")
+    print(f"  seed {seed}, after {answer.get('operations', '?')} operations, round {answer.get('rounds', '?')}, kinds {'+'.join(kinds)}")
+    for line in answer.get("last", ())[:4]:
+        print(f"  last of {line}")
+    again = ["python", "tests/hook/oracle/run.py", "--only", scenario.name, "--seed", str(seed), "--build", str(bench.build)]
+    print(f"  again: {shlex.join(again)}", flush=True)
+
+
+def check_mutants(bench: Bench, covered: dict[str, bool], seed: int) -> int:
+    """How many broken hooks the oracle does not find."""
+    kinds = [kind for kind, is_covered in covered.items() if is_covered]
+    missed = 0
+    for mutant in plan.MUTANTS:
+        hook = bench.mutant(mutant)
+        found = ""
+        for scenario in (plan.rounds(2, 4, 3, 200), plan.storm(4, 2, 20)):
+            status, answer = bench.play(scenario, kinds, hook, seed)
+            if status == 1:
+                found = answer["problem"]
+                break
+        missed += not found
+        print(f"  found: {mutant.name}: {found}" if found else f"FAILED a broken hook was not found: {mutant.name}", flush=True)
+    return missed
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
