@@ -185,7 +185,7 @@ static const char *find_folder(char path[PATH_BYTES])
     if (access(SLICE_FOLDER "/config", F_OK) == 0)
         return strcpy(path, SLICE_FOLDER);
     const char *folder = secure_getenv(FOLDER_VARIABLE);
-    if (!folder || strlen(folder) > PATH_BYTES - 16)
+    if (!folder || !*folder || strlen(folder) > PATH_BYTES - 16)
         return NULL;
     return strcpy(path, folder);
 }

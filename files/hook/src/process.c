@@ -1,6 +1,6 @@
 /* process.c - identity (pid, start time, pid namespace) and death.
  *
- * Owns: parsing of /proc/<pid>/stat. A pid alone is re-used; with its start time it never is.
+ * Owns: parsing of /proc/<pid>/stat and maps. A pid alone is re-used; with its start time it never is.
  * Next: slots.c keeps identities in the region. */
 #include "process.h"
 
@@ -89,4 +89,92 @@ bool tf_process_is_dead(uint32_t pid, uint64_t start_ticks, uint64_t start_ticks
     }
     errno = saved_errno;
     return is_gone;
+}
+
+/* --- mappings ------------------------------------------------------------------------------------------------------------------- */
+
+/* Calls `visit` for each line of a maps file until it returns true. -1: not readable or empty (a process that is ending), else what was found. */
+static int each_mapping(const char *path, bool (*visit)(const char *line, void *context), void *context)
+{
+    char buffer[4096 + 1];
+    size_t kept = 0;
+    int found = -1;
+    int descriptor = open(path, O_RDONLY | O_CLOEXEC);
+    if (descriptor < 0)
+        return -1;
+    for (;;) {
+        ssize_t length = read(descriptor, buffer + kept, sizeof buffer - 1 - kept);
+        if (length <= 0)
+            break;
+        size_t filled = kept + (size_t)length;
+        char *line = buffer, *end;
+        buffer[filled] = '\0';
+        while ((end = strchr(line, '\n')) != NULL) {
+            *end = '\0';
+            found = visit(line, context);
+            if (found == 1)
+                goto out;
+            line = end + 1;
+        }
+        kept = filled - (size_t)(line - buffer);
+        if (kept == sizeof buffer - 1)
+            kept = 0; /* a path longer than any: what we look for stands in front of it */
+        memmove(buffer, line, kept);
+    }
+out:
+    close(descriptor);
+    return found;
+}
+
+/* From "start-end perms offset dev inode path" the text from dev to the blank behind inode. */
+static const char *key_of(const char *line)
+{
+    for (int blanks = 0; *line; line++)
+        if (*line == ' ' && ++blanks == 3)
+            return line + 1;
+    return NULL;
+}
+
+struct key_search {
+    const void *address;
+    char *key;
+};
+
+static bool take_key(const char *line, void *context)
+{
+    struct key_search *search = context;
+    char start[20];
+    int chars = snprintf(start, sizeof start, "%lx-", (unsigned long)search->address);
+    const char *key = key_of(line), *inode, *end;
+    if (strncmp(line, start, (size_t)chars) != 0 || !key || !(inode = strchr(key, ' ')) || !(end = strchr(inode + 1, ' '))
+        || end + 2 - key > TF_MAPPING_KEY_CHARS)
+        return false;
+    memcpy(search->key, key, (size_t)(end + 1 - key));
+    search->key[end + 1 - key] = '\0';
+    return true;
+}
+
+bool tf_process_mapping_key(const void *address, char ret_key[TF_MAPPING_KEY_CHARS])
+{
+    int saved_errno = errno;
+    struct key_search search = {address, ret_key};
+    bool is_found = each_mapping("/proc/self/maps", take_key, &search) == 1;
+    errno = saved_errno;
+    return is_found;
+}
+
+static bool has_key(const char *line, void *context)
+{
+    const char *key = key_of(line);
+    return key && strncmp(key, context, strlen(context)) == 0;
+}
+
+bool tf_process_lacks_mapping(uint32_t pid, const char *key)
+{
+    int saved_errno = errno;
+    char path[32];
+    snprintf(path, sizeof path, "/proc/%u/maps", pid);
+    bool lacks = each_mapping(path, has_key, (void *)key) == 0;
+    errno = saved_errno;
+    return lacks;
 }

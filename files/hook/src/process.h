@@ -19,4 +19,11 @@ void tf_process_self(struct tf_identity *ret_identity);
  * process under the same pid means dead, too. `start_ticks_bits` are the low bits that the caller knows of the start time. */
 bool tf_process_is_dead(uint32_t pid, uint64_t start_ticks, uint64_t start_ticks_mask);
 
+/* "08:01 12345 " - device and inode of the file that is mapped at `address` in this process, as /proc prints them. false: not known. */
+enum { TF_MAPPING_KEY_CHARS = 64 };
+bool tf_process_mapping_key(const void *address, char ret_key[TF_MAPPING_KEY_CHARS]);
+
+/* Has a living process certainly not mapped that file? false where its mappings cannot be read. Costs a walk over all its mappings. */
+bool tf_process_lacks_mapping(uint32_t pid, const char *key);
+
 #endif

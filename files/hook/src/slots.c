@@ -3,14 +3,15 @@
  * Owns:    slots[].identity and slots_high_water of the state.
  * Death:   a slot goes LIVE -> REAPING (under the reaper's identity) -> FREE. A reaper that dies is itself found dead by the next one,
  *          which starts over; account_reap() can be repeated.
- * Exec:    a process keeps pid and start time over execve, but not its memory on the card: attach gives back what a former program
- *          of this very process left.
+ * Exec:    a process keeps pid and start time over execve, but not its memory on the card. Attaching gives back what a former program
+ *          of this very process left; another process notices that the state file is no longer mapped.
  * Next:    account.c for the bytes, container.c for when to attach. */
 #include "slots.h"
 
 #include "account.h"
 
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <time.h>
 
@@ -18,6 +19,7 @@ enum { PID_SHIFT = 2, START_SHIFT = 24, NAMESPACE_SHIFT = 52 };
 #define PID_MASK 0x3fffffull
 #define START_MASK 0xfffffffull
 #define NAMESPACE_MASK 0xfffull
+#define LOOK_DEEPER_NS 100000000ull
 
 static uint64_t identity_word(const struct tf_identity *identity, uint64_t slot_state)
 {
@@ -52,6 +54,28 @@ static bool is_holder_dead(uint64_t word, const struct tf_identity *self)
     return tf_process_is_dead((uint32_t)(word >> PID_SHIFT & PID_MASK), word >> START_SHIFT, START_MASK);
 }
 
+static uint64_t now_ns(void)
+{
+    struct timespec now = {0, 0};
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* Is it time for the walk over the mappings of the living? */
+static bool may_look_deeper(void)
+{
+    static _Atomic uint64_t looked_ns;
+    uint64_t now = now_ns(), before = atomic_load(&looked_ns);
+    return now - before >= LOOK_DEEPER_NS && atomic_compare_exchange_strong(&looked_ns, &before, now);
+}
+
+static bool is_replaced(uint64_t word, const struct tf_identity *self, const char *mapping_key)
+{
+    uint32_t pid = (uint32_t)(word >> PID_SHIFT & PID_MASK);
+    return (word >> NAMESPACE_SHIFT & NAMESPACE_MASK) == (self->pid_namespace & NAMESPACE_MASK) && pid != self->pid
+        && tf_process_lacks_mapping(pid, mapping_key);
+}
+
 static void reap_slot(struct tenfold_state *state, uint32_t slot, uint64_t word, const struct tf_identity *self)
 {
     uint64_t reaping = identity_word(self, TENFOLD_SLOT_REAPING);
@@ -64,10 +88,12 @@ static void reap_slot(struct tenfold_state *state, uint32_t slot, uint64_t word,
 
 uint32_t tf_slots_reap(struct tenfold_state *state, const struct tf_identity *self)
 {
+    char mapping_key[TF_MAPPING_KEY_CHARS];
+    bool is_deep = may_look_deeper() && tf_process_mapping_key(state, mapping_key);
     uint32_t found = 0;
     for (uint32_t slot = 0; slot < high_water(state); slot++) {
         uint64_t word = load(&state->slots[slot].identity);
-        if (word != TENFOLD_SLOT_FREE && is_holder_dead(word, self)) {
+        if (word != TENFOLD_SLOT_FREE && (is_holder_dead(word, self) || (is_deep && is_replaced(word, self, mapping_key)))) {
             reap_slot(state, slot, word, self);
             found++;
         }
@@ -93,13 +119,11 @@ static bool take_free_slot(struct tenfold_state *state, const struct tf_identity
         if (load(&candidate->identity) != TENFOLD_SLOT_FREE
             || !swap(&candidate->identity, TENFOLD_SLOT_FREE, identity_word(self, TENFOLD_SLOT_LIVE)))
             continue;
-        struct timespec now = {0, 0};
-        clock_gettime(CLOCK_MONOTONIC, &now);
         raise_high_water(state, slot + 1);
         candidate->pid = self->pid;
         candidate->start_ticks = self->start_ticks;
         candidate->pid_namespace = self->pid_namespace;
-        candidate->attached_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+        candidate->attached_ns = now_ns();
         *ret_slot = slot;
         return true;
     }

@@ -106,6 +106,7 @@ static struct tenfold_state *map_cache(const char *path)
     if (descriptor < 0)
         return NULL;
     struct tenfold_state *state = flock(descriptor, LOCK_EX) == 0 ? map_cache_locked(descriptor) : NULL;
+    flock(descriptor, LOCK_UN); /* the mapping keeps the file open, and with it the lock */
     close(descriptor);
     return state;
 }
