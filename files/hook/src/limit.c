@@ -34,17 +34,23 @@
 #define SUM_MAX_NS (UINT64_C(1) << 40)
 #define CHANGE_SHARE 32u /* a window that is apart from the past by more than 3 % of its length tells of a change: */
 #define CHANGE_KEEP 250u /* so much of the past, per mille, is then kept */
+#define UNSEEN_MAX 4u
 #define BUCKET_NS UINT64_C(256000000)
 #define TIMELINE_NS (TF_LIMIT_TIMELINE * BUCKET_NS)
 #define SETTLE_NS UINT64_C(20000000) /* from the end of a segment to its settlement, at most: poll and a busy host */
 #define ALONE_NS UINT64_C(100000) /* where batches are not measured, launches above this are measured one by one */
+#define ESTIMATE_FULL_NS 5e9 /* an estimate moves by 20 % per second */
+#define ESTIMATE_STEP_NS UINT64_C(500000000)
 #define FIRST_SAMPLES 8u
 #define CLUSTER_SAMPLES 16u
 #define RELEARN_EVERY 16u  /* so many grants between two single measurements while batches are measured */
 #define BATCH_GAP_SHARE 4u /* a batch is free of gaps if the host took less than 1/4 of its GPU time to launch it */
 #define ONE UINT32_C(65536)
 #define FACTOR_MIN (ONE / 1024)
-#define RATIO_MEMORY_NS UINT64_C(4294967296) /* slower than NVML shows a neighbour */
+#define RATIO_MEMORY_NS UINT64_C(4000000000) /* slower than NVML shows a neighbour */
+#define INFLATION_MEMORY_NS UINT64_C(500000000)
+#define USUAL_MEMORY_NS UINT64_C(1000000000)
+#define LITTLE_CONTENTION (ONE * 9 / 10)
 #define RATIO_MIN (ONE / 8)
 #define RATIO_MAX (ONE * 8)
 
@@ -185,9 +191,9 @@ static struct contention read_contention(const struct tf_limit_state *state, uin
     uint64_t apart = busy > measured ? busy - measured : measured - busy;
     /* NVML counts whole percents: closer than about half of one is agreement. A segment that crosses the end of a window is split in
      * proportion, which is off by a part of its length */
-    if (busy < measured / 1024) /* NVML sees nothing of us: it looks at another process */
+    if (get(state->unseen) >= UNSEEN_MAX) /* NVML sees nothing of us: it looks at another process */
         return none;
-    if (measured == 0 || estimated == 0 || apart <= window * 6 / 1000 + min_u64(get(state->longest_ns), MEASURED_MAX_NS) / 2)
+    if (measured == 0 || estimated == 0 || apart <= window * 6 / 1000 + min_u64(get(state->longest_ns), MEASURED_MAX_NS) / 2 + BUCKET_NS / 64)
         return none;
     if (busy > measured)
         return (struct contention){(uint32_t)min_u64((busy << 16) / measured, ONE + ONE / 20), ONE, 0, 1};
@@ -253,13 +259,20 @@ static void compare(struct tf_limit_state *state, const struct tf_limit_observat
     uint64_t measured_ns = min_u64(get(state->measured_sum_ns), SUM_MAX_NS);
     uint64_t estimated_ns = min_u64(get(state->estimated_sum_ns), SUM_MAX_NS);
 
+    /* nothing seen is anything below a percent; but if that goes on while we measure more, NVML looks at another process */
+    uint64_t seen_ns = observation->busy_ns == 0 && measured_now_ns > 0 ? window_ns / 200 : observation->busy_ns;
+    if (observation->busy_ns > 0)
+        put(state->unseen, 0);
+    else if (measured_now_ns > window_ns / 32)
+        put(state->unseen, get(state->unseen) < UNSEEN_MAX ? get(state->unseen) + 1 : UNSEEN_MAX);
+
     uint64_t memory_ns = max_u64(MEMORY_NS, MEMORY_SEGMENTS * longest_ns);
     uint64_t keep = 1000 - min_u64(1000 * window_ns / memory_ns, 500); /* per mille */
-    uint64_t margin_ns = window_ns / CHANGE_SHARE + longest_ns / 2 + BUCKET_NS / 8; /* the last: buckets cut at the ends of the window */
-    if (busy_ns > 0 && (differs(observation->busy_ns, busy_ns, measured_now_ns, measured_ns, margin_ns) ||
-                        differs(observation->busy_ns, busy_ns, estimated_now_ns, estimated_ns, margin_ns)))
+    uint64_t margin_ns = window_ns / CHANGE_SHARE + longest_ns / 2 + BUCKET_NS / 12; /* the last: buckets cut at the ends of the window */
+    if (busy_ns > 0 && (differs(seen_ns, busy_ns, measured_now_ns, measured_ns, margin_ns) ||
+                        differs(seen_ns, busy_ns, estimated_now_ns, estimated_ns, margin_ns)))
         keep = CHANGE_KEEP; /* something changed: the old windows mislead */
-    put(state->busy_sum_ns, observation->busy_ns + busy_ns * keep / 1000);
+    put(state->busy_sum_ns, seen_ns + busy_ns * keep / 1000);
     put(state->measured_sum_ns, measured_now_ns + measured_ns * keep / 1000);
     put(state->estimated_sum_ns, estimated_now_ns + estimated_ns * keep / 1000);
     put(state->window_sum_ns, window_ns + min_u64(get(state->window_sum_ns), SUM_MAX_NS) * keep / 1000);
@@ -274,7 +287,7 @@ static void compare(struct tf_limit_state *state, const struct tf_limit_observat
         put(state->contended_since_ns, since_ns = now_ns);
     else if (!contended && since_ns != 0)
         put(state->contended_since_ns, 0);
-    uint64_t owned_ns = observation->busy_ns + window_ns * 6 / 1000 + longest_ns / 2;
+    uint64_t owned_ns = seen_ns + window_ns * 6 / 1000 + longest_ns / 2;
     if (contended && observation->to_ns <= since_ns && measured_now_ns > owned_ns)
         atomic_fetch_add_explicit(&state->credit_ns, (int64_t)min_u64(measured_now_ns - owned_ns, 4 * TIMELINE_NS), relaxed);
 }
@@ -334,20 +347,21 @@ static uint32_t scale_of(struct tf_limit_process *process)
 /* Estimates are the lower side of what was measured; the mean is ratio times that. */
 static uint32_t ratio_of(const struct tf_limit_process *process) { return process->ratio == 0 ? ONE : process->ratio; }
 
-/* What an average over RATIO_MEMORY_NS loses in passed_ns. */
-static uint64_t fade(uint64_t sum_ns, uint64_t passed_ns)
+/* Measured / estimated cost over the last memory_ns, 16.16. */
+static uint32_t learn_ratio(struct tf_limit_ratio *ratio, uint64_t busy_ns, uint64_t estimated_ns, uint64_t memory_ns, uint64_t now_ns)
 {
-    return passed_ns >= RATIO_MEMORY_NS ? sum_ns : sum_ns / (RATIO_MEMORY_NS / 1024) * (passed_ns / 1024);
-}
-
-static void learn_ratio(struct tf_limit_process *process, uint64_t busy_ns, uint64_t estimated_ns, uint64_t now_ns)
-{
-    uint64_t passed_ns = now_ns > process->ratio_at_ns ? now_ns - process->ratio_at_ns : 0;
-    process->ratio_at_ns = now_ns;
-    process->ratio_busy_ns = process->ratio_busy_ns - fade(process->ratio_busy_ns, passed_ns) + min_u64(busy_ns, MEASURED_MAX_NS);
-    process->ratio_estimated_ns = process->ratio_estimated_ns - fade(process->ratio_estimated_ns, passed_ns) + min_u64(estimated_ns, MEASURED_MAX_NS);
-    uint64_t ratio = (min_u64(process->ratio_busy_ns, UINT64_C(1) << 46) << 16) / max_u64(process->ratio_estimated_ns, 1);
-    process->ratio = (uint32_t)max_u64(RATIO_MIN, min_u64(ratio, RATIO_MAX));
+    uint64_t passed_ns = now_ns > ratio->at_ns ? min_u64(now_ns - ratio->at_ns, memory_ns) : 0;
+    ratio->rest_ns += passed_ns; /* short steps add up before they count, else rounding would stop the fading */
+    if (ratio->rest_ns >= memory_ns / 256) {
+        uint64_t keep = ONE - (min_u64(ratio->rest_ns, memory_ns) << 16) / memory_ns;
+        ratio->rest_ns = 0;
+        ratio->busy_ns = (ratio->busy_ns >> 16) * keep + ((ratio->busy_ns & 0xffff) * keep >> 16);
+        ratio->estimated_ns = (ratio->estimated_ns >> 16) * keep + ((ratio->estimated_ns & 0xffff) * keep >> 16);
+    }
+    ratio->at_ns = now_ns;
+    ratio->busy_ns = min_u64(ratio->busy_ns + busy_ns, SUM_MAX_NS);
+    ratio->estimated_ns = min_u64(ratio->estimated_ns + estimated_ns, SUM_MAX_NS);
+    return (uint32_t)max_u64(RATIO_MIN, min_u64((ratio->busy_ns << 16) / max_u64(ratio->estimated_ns, 1), RATIO_MAX));
 }
 
 /* Whether a key's costs are one value and outliers, as a kernel of constant length gives them. */
@@ -368,7 +382,7 @@ static int was_clustered(const struct tf_limit_process *process, uint64_t key)
 static uint64_t steady_ns(const struct tf_limit_shape *shape) { return is_clustered(shape) ? shape->cluster_ns : shape->quantile_ns; }
 
 /* One more measured cost of a key; sets its estimate. */
-static struct tf_limit_shape *learn(struct tf_limit_process *process, uint64_t key, uint64_t cost_ns)
+static struct tf_limit_shape *learn(struct tf_limit_process *process, uint64_t key, uint64_t cost_ns, uint64_t now_ns)
 {
     struct tf_limit_shape *shape = &process->shapes[(key >> 20) % TF_LIMIT_KEYS];
     cost_ns = max_u64(cost_ns, 1);
@@ -392,7 +406,15 @@ static struct tf_limit_shape *learn(struct tf_limit_process *process, uint64_t k
         shape->cluster_ns = shape->quantile_ns; /* the quantile left the old cluster */
     uint32_t memory = shape->samples < 32 ? shape->samples : 32;
     shape->cluster = shape->cluster - shape->cluster / memory + (near ? ONE / memory : 0);
-    put_estimate(process, key, shape->samples > 15 ? 15 : shape->samples, steady_ns(shape));
+    /* the factor of contention, which follows within a second or two, must not be overtaken */
+    uint64_t estimate_ns = steady_ns(shape);
+    if (shape->samples > CLUSTER_SAMPLES && now_ns > shape->at_ns) {
+        uint64_t change_ns = (uint64_t)((double)shape->estimate_ns * (double)min_u64(now_ns - shape->at_ns, ESTIMATE_STEP_NS) / ESTIMATE_FULL_NS);
+        estimate_ns = max_u64(shape->estimate_ns - change_ns, min_u64(estimate_ns, shape->estimate_ns + change_ns));
+    }
+    shape->at_ns = now_ns;
+    shape->estimate_ns = max_u64(estimate_ns, 1);
+    put_estimate(process, key, shape->samples > 15 ? 15 : shape->samples, shape->estimate_ns);
     process->mean_ns = process->mean_ns == 0 ? cost_ns : (process->mean_ns * 15 + cost_ns) / 16;
     return shape;
 }
@@ -417,7 +439,7 @@ static void report(struct tf_limit_state *state, struct tf_limit_process *proces
         if (unmeasured_ns > 0 && unmeasured_ns < MEASURED_MAX_NS) {
             uint64_t since_ns = max_u64(process->reported_at_ns, now_ns - min_u64(now_ns, BUCKET_NS));
             uint64_t estimated_ns = in_estimates(unmeasured_ns, scale_of(process));
-            add_timeline(state->measured, since_ns, now_ns, estimated_ns * ratio_of(process) >> 16);
+            add_timeline(state->measured, since_ns, now_ns, estimated_ns * (process->inflation == 0 ? ONE : process->inflation) >> 16);
             add_timeline(state->estimated, since_ns, now_ns, estimated_ns);
             process->unmeasured_seen_ns += unmeasured_ns;
         }
@@ -697,13 +719,14 @@ static uint64_t uncovered_ns(struct tf_limit_process *process, uint64_t stream, 
 }
 
 /* The more others interfered, the less a measurement says, and the more the estimate counts. Of kernels of varying length even a
- * disturbed measurement says much, of those of constant length nothing new. */
-static uint64_t blend(uint64_t estimated_ns, uint64_t measured_ns, uint32_t share, int clustered)
+ * disturbed measurement says much, of those of constant length nothing new. What counts is by how much it is longer than others of
+ * its kind (`usual`, measured / estimated): so it moves single charges, never their sum, which the factor has from NVML. */
+static uint64_t blend(uint64_t expected_ns, uint64_t measured_ns, uint32_t usual, uint32_t share, int clustered)
 {
     uint64_t trust = share > ONE ? ONE : share;
     if (clustered)
         trust = trust * trust >> 16, trust = trust * trust >> 16;
-    return (estimated_ns * (ONE - trust) >> 16) + (measured_ns * trust >> 16);
+    return (expected_ns * (ONE - trust) >> 16) + (measured_ns * trust) / max_u64(usual, 1);
 }
 
 static int finish_segment(struct tf_limit_state *state, struct tf_limit_process *process, const struct tf_limit_segment *segment,
@@ -739,23 +762,28 @@ int tf_limit_settle(struct tf_limit_state *state, struct tf_limit_process *proce
         uint64_t cost_ns = busy_ns * contention.factor >> 16;
         if (segment->launches == 1) {
             clustered = was_clustered(process, segment->key); /* before this one: what it measured must not choose how it is judged */
-            const struct tf_limit_shape *shape = learn(process, segment->key, length_ns - overhead_ns);
+            const struct tf_limit_shape *shape = learn(process, segment->key, length_ns - overhead_ns, now_ns);
             if (shape->samples == FIRST_SAMPLES && shape->mean_ns > 2 * shape->quantile_ns)
                 forget_sums(state); /* they were made of estimates that turned out too high */
             if (segment->flags & SEGMENT_UNKNOWN)
-                estimated_ns = steady_ns(shape);
+                estimated_ns = shape->estimate_ns;
         } else if (!contention.contended) {
             process->batch_backoff = 0;
         }
-        if (contention.contended) {
-            cost_ns = blend(estimated_ns * contention.factor >> 16, busy_ns * contention.share >> 16, contention.share, clustered);
+        struct tf_limit_ratio *kind = &process->kinds[segment->launches > 1 ? 2 : clustered];
+        uint32_t usual = learn_ratio(kind, busy_ns, estimated_ns, segment->launches == 1 && !clustered ? RATIO_MEMORY_NS : USUAL_MEMORY_NS, now_ns);
+        if (contention.contended && contention.share >= LITTLE_CONTENTION && !clustered) {
+            cost_ns = busy_ns * contention.share >> 16; /* hardly more than the events' own error */
+        } else if (contention.contended) {
+            cost_ns = blend(estimated_ns * contention.factor >> 16, busy_ns * contention.factor >> 16, usual, contention.share, clustered);
         } else {
             /* A kernel of constant length took far longer: a neighbour that NVML has not shown yet, or its length is not so constant.
              * The estimate stands; the ratio, slower than NVML, gets the mean of either right. */
             if (contention.supervised && clustered && cost_ns > segment->charged_ns + segment->charged_ns / 4)
                 cost_ns = segment->charged_ns;
-            learn_ratio(process, busy_ns, estimated_ns, now_ns);
+            process->ratio = learn_ratio(&process->calm, busy_ns, estimated_ns, RATIO_MEMORY_NS, now_ns);
         }
+        process->inflation = learn_ratio(&process->any, busy_ns, estimated_ns, INFLATION_MEMORY_NS, now_ns);
         more_ns = (int64_t)(cost_ns - segment->charged_ns);
         uint32_t limit = effective_limit_percent(policy);
         if (limit < 100) {
@@ -787,7 +815,7 @@ int tf_limit_lose(struct tf_limit_state *state, struct tf_limit_process *process
     if (!try_enter_critical(process, 100000))
         return TF_LIMIT_RETRY;
     if (segment->flags & SEGMENT_UNKNOWN) {
-        learn(process, segment->key, segment->charged_ns);
+        learn(process, segment->key, segment->charged_ns, 0);
         put(process->scale, scale_of(process));
     }
     int result = finish_segment(state, process, segment, 0);

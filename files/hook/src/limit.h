@@ -89,7 +89,9 @@ struct tf_limit_state {
     _Atomic uint32_t measured[TF_LIMIT_TIMELINE];  /* time between events per 256 ms: turn 8 bits | microseconds 24 bits */
     _Atomic uint32_t estimated[TF_LIMIT_TIMELINE]; /* estimates likewise */
     _Atomic uint64_t contended_since_ns;           /* 0: what was measured was charged */
-    uint64_t reserved[2];
+    _Atomic uint32_t unseen;                       /* windows in a row in which NVML saw nothing of what we measured */
+    uint32_t reserved32;
+    uint64_t reserved[1];
 };
 _Static_assert(sizeof(struct tf_limit_state) == TF_LIMIT_STATE_BYTES, "the state's size is part of the region");
 
@@ -126,6 +128,13 @@ struct tf_limit_shape {
     uint64_t cluster_ns;  /* mean of those near the quantile */
     uint32_t cluster;     /* share of those near the quantile, 16.16 */
     uint32_t samples;
+    uint64_t estimate_ns; /* what a launch is expected to cost */
+    uint64_t at_ns;
+};
+
+/* Two sums whose old parts fade. */
+struct tf_limit_ratio {
+    uint64_t busy_ns, estimated_ns, at_ns, rest_ns;
 };
 
 /* Stretch of the GPU's time line. */
@@ -144,7 +153,7 @@ struct tf_limit_observation {
 };
 #define TF_LIMIT_OBSERVATIONS 8u
 
-/* Private to one process, per GPU. All zero is the valid start, also for a forked child. About 56 KiB. */
+/* Private to one process, per GPU. All zero is the valid start, also for a forked child. About 73 KiB. */
 struct tf_limit_process {
     /* fast path: written by every launch */
     _Alignas(64) _Atomic uint64_t charged_ns; /* GPU time charged by this process since its start */
@@ -170,7 +179,8 @@ struct tf_limit_process {
     uint32_t batch_backoff;
     uint32_t gates;
     uint32_t ratio;               /* measured / estimated cost while nobody interferes, 16.16 */
-    uint64_t ratio_busy_ns, ratio_estimated_ns, ratio_at_ns;
+    uint32_t inflation;           /* the same of late, whoever interferes */
+    struct tf_limit_ratio calm, any, kinds[3]; /* kinds: single launches of varying and of constant length, batches */
     uint32_t waiting;             /* a thread waits for a settlement */
     uint32_t interval_next;
     uint64_t open_before_ns;      /* the open segment: charged_ns at its begin, */

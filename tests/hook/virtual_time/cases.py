@@ -194,7 +194,8 @@ def modes(fifo: bool) -> Iterator[Case]:
     both = (Tenant(30, (1000.0,), mode=ELASTIC), Tenant(50, (1000.0,), mode=ELASTIC))
     yield Case("mode", "elastic, both work", both, fifo=fifo, warmup_ms=4000, length_ms=12000)
     high, low = Tenant(60, (1000.0,), mode=PRIORITY, priority=0), Tenant(40, (1000.0,), mode=PRIORITY, priority=1)
-    yield Case("mode", "priority, the higher one pauses from 8 s to 12 s", (replace(high, on_ms=8000, off_ms=4000), low), fifo=fifo, warmup_ms=4000, length_ms=8000)
+    pausing = replace(high, on_ms=14000, off_ms=4000)
+    yield Case("mode", "priority, the higher one pauses after 14 s", (pausing, low), fifo=fifo, warmup_ms=8000, length_ms=10000)
     yield Case("mode", "never", (Tenant(30, (1000.0,), mode=NEVER),), fifo=fifo)
 
 

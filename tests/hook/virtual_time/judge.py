@@ -91,7 +91,9 @@ def steady(case: Case, number: int, tenant: Tenant, result: dict[str, Any]) -> I
     windows = result["windows"]
     mae = sum(abs(window - target) for window in windows) / len(windows)
     largest_us = max(tenant.kernel_us)
-    if largest_us > MAE_KERNEL_US or (case.fifo and any(max(other.kernel_us) > MAE_KERNEL_US for other in case.tenants)):
+    if contended and largest_us * (1 + 2 * tenant.cv) >= MAE_KERNEL_US and tenant.cv:
+        excuse = excuse or "one kernel in twenty is longer than 10 ms"
+    elif largest_us > MAE_KERNEL_US or (case.fifo and any(max(other.kernel_us) > MAE_KERNEL_US for other in case.tenants)):
         excuse = excuse or "kernels longer than the window can spread"
     elif slow_neighbour(case, tenant):
         excuse = excuse or "short kernels among slow ones"
@@ -150,16 +152,25 @@ def mode(case: Case, results: list[dict[str, Any]]) -> Iterator[Verdict]:
             yield Verdict(case, number, "mean off by", abs(float(results[number]["mean"]) - tenant.limit), MEAN_POINTS)
     else:
         windows = results[1]["windows"]
-        both = windows[: int(4000 / case.window_ms) - 1]
-        alone = windows[int(4000 / case.window_ms) + 2 : int(8000 / case.window_ms) - 1]
+        both = windows[: int(6000 / case.window_ms) - 1]
+        alone = windows[int(6000 / case.window_ms) + 2 : int(10000 / case.window_ms) - 1]
         yield Verdict(case, 1, "lower one beside a higher one off a quarter of 40 by", abs(sum(both) / len(both) - 10), MEAN_POINTS)
         yield Verdict(case, 1, "unused by the lower one while alone", 100 - sum(alone) / len(alone), 5.0)
+
+
+def hostile(case: Case, results: list[dict[str, Any]]) -> Iterator[Verdict]:
+    """The writer harms itself; its neighbour has at worst an unlimited neighbour. That the run ended says that nothing hung."""
+    yield Verdict(case, 0, "launches that the writer lacks of 100", max(0.0, 100 - float(results[0]["launches"])), 0.0)
+    excuse = "an unlimited neighbour fills its queue first" if case.fifo else ""
+    yield Verdict(case, 1, "neighbour's mean below its limit by", case.tenants[1].limit - float(results[1]["mean"]), 5.0, excuse)
 
 
 def judge(case: Case, result: dict[str, Any]) -> list[Verdict]:
     tenants: list[dict[str, Any]] = result["tenants"]
     if case.group == "mode":
         return list(mode(case, tenants))
+    if case.group == "hostile":
+        return list(hostile(case, tenants))
     verdicts: list[Verdict] = []
     for number, tenant in enumerate(case.tenants):
         if not tenant.judged:
