@@ -23,8 +23,8 @@ uint64_t memory_total_bytes(const struct sim_card *card)
 
 uint64_t memory_free_bytes(const struct sim_card *card)
 {
-    uint64_t total_bytes = memory_total_bytes(card);
-    return card->used_bytes < total_bytes ? total_bytes - card->used_bytes : 0;
+    const uint64_t total_bytes = memory_total_bytes(card), used_bytes = atomic_load_explicit(&card->used_bytes, memory_order_relaxed);
+    return used_bytes < total_bytes ? total_bytes - used_bytes : 0;
 }
 
 int memory_reserve(struct sim_machine *machine, uint32_t card_index, uint64_t reserve_bytes)

@@ -131,9 +131,9 @@ struct sim_card {
     uint32_t mig_capable, mig_enabled;
     uint32_t compute_mode; /* 0 default, 2 prohibited, 3 exclusive process */
     uint32_t persistence, ecc_enabled;
-    uint32_t lost; /* 1: fallen off the bus, every call that touches the card says so */
+    _Atomic uint32_t lost; /* 1: fallen off the bus, every call that touches the card says so */
     uint64_t contexts_ever;
-    uint64_t used_bytes; /* sum of all slots' reserved_bytes */
+    _Atomic uint64_t used_bytes; /* sum of all slots' reserved_bytes; read without the lock */
     uint64_t xid_sequence;
     struct sim_xid xids[SIM_XID_MAX];
     struct sim_timeline timeline;

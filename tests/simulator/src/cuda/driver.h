@@ -92,8 +92,8 @@ struct CUctx_st {
     unsigned flags;
     uint32_t users; /* threads that have it current or retained it; a primary context lives while > 0 */
     bool is_primary;
-    bool is_alive;
-    uint64_t last_ticket; /* newest work + 1 of the whole context, 0 = none */
+    _Atomic bool is_alive;
+    _Atomic uint64_t last_ticket; /* newest work + 1 of the whole context, 0 = none */
     size_t limits[16];
     int cache_config, shared_config;
     uint32_t peers; /* bit per ordinal whose memory may be reached */
@@ -108,7 +108,7 @@ struct CUstream_st {
     unsigned flags;
     int priority;
     bool is_default;
-    uint64_t last_ticket; /* ticket + 1, 0 = nothing submitted */
+    _Atomic uint64_t last_ticket; /* ticket + 1, 0 = nothing submitted */
     struct capture *capture; /* graph.c; not NULL while the stream records instead of running */
     CUgraphNode *tail; /* capture.c: what the next recorded node comes after */
     size_t tail_count;
@@ -170,6 +170,7 @@ static inline CUstream stream_of_thread(CUstream handle)
 }
 
 /* event.c */
+void event_leave_queue(CUevent event); /* with state_lock(): no entry of the queue names it any more */
 void event_keep_end(uint64_t cookie, uint32_t channel, uint64_t ticket, int64_t end_ns); /* with state_lock() */
 
 #endif

@@ -15,6 +15,16 @@ void event_keep_end(uint64_t cookie, uint32_t channel, uint64_t ticket, int64_t 
     event->has_end = true;
 }
 
+void event_leave_queue(CUevent event)
+{
+    if (!event->is_recorded || !event->context->is_alive || event->context->epoch != event->epoch)
+        return;
+    struct sim_channel *channel = &g_driver.machine.state->channels[event->channel];
+    struct sim_item *item = &channel->items[event->ticket % SIM_RING_ITEMS];
+    if (channel->submitted - event->ticket <= SIM_RING_ITEMS && item->cookie == (uint64_t)(uintptr_t)event)
+        item->cookie = 0;
+}
+
 /* With the state lock. A destroyed context's events count as done. */
 static bool is_passed(CUevent event)
 {
@@ -52,7 +62,8 @@ static CUresult destroy(CUevent event)
 {
     REQUIRE(object_is(event, KIND_EVENT), CUDA_ERROR_INVALID_HANDLE);
     state_lock(&g_driver.machine);
-    event->is_recorded = false; /* a ring entry that still names it finds nobody */
+    event_leave_queue(event);
+    event->is_recorded = false;
     state_unlock(&g_driver.machine);
     graph_forget_event(event);
     object_free(event);

@@ -20,7 +20,8 @@ struct heap_small_block {
 
 static struct heap_entry *g_table;
 static size_t g_capacity, g_count; /* capacity is a power of two */
-static uint64_t g_next_address = DEVICE_ADDRESSES_FROM, g_next_id = 1;
+static _Atomic uint64_t g_next_address = DEVICE_ADDRESSES_FROM; /* read without the lock by heap_is_number() */
+static uint64_t g_next_id = 1;
 
 static size_t bucket_of(uint64_t address)
 {

@@ -7,6 +7,7 @@
 #include "heap.h"
 
 static CUmemoryPool g_pools; /* all live ones */
+static _Atomic bool g_has_pools; /* false: synchronising need not look, nor lock */
 static CUmemoryPool g_defaults[SIM_CARDS_MAX], g_currents[SIM_CARDS_MAX], g_graphs[SIM_CARDS_MAX];
 
 static uint64_t stepped(uint64_t bytes)
@@ -25,6 +26,7 @@ static CUmemoryPool new_pool(CUdevice device)
     pool->reuse[0] = pool->reuse[1] = pool->reuse[2] = 1;
     pool->next = g_pools;
     g_pools = pool;
+    atomic_store(&g_has_pools, true);
     return pool;
 }
 
@@ -128,7 +130,7 @@ void pool_trim_unused(CUmemoryPool pool)
 
 void pool_trim_after_sync(CUcontext context)
 {
-    if (!g_pools)
+    if (!atomic_load_explicit(&g_has_pools, memory_order_relaxed))
         return;
     driver_lock();
     for (CUmemoryPool pool = g_pools; pool; pool = pool->next)

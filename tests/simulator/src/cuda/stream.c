@@ -151,6 +151,7 @@ static int submit(CUstream stream, int64_t duration_ns, CUevent event)
     stream->last_ticket = ticket + 1;
     context->last_ticket = ticket + 1;
     if (event) {
+        event_leave_queue(event); /* of an earlier record */
         event->context = context;
         event->epoch = context->epoch;
         event->channel = context->channel;
