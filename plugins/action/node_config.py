@@ -30,7 +30,7 @@ else:
     from ansible.module_utils.tenfold_controller.formats import CODECS
 
 ARGUMENT_SPEC = {
-    "subject": {"type": "str", "required": True, "choices": ["containerd", "docker", "crio", "nvidia_toolkit", "kubelet"]},
+    "subject": {"type": "str", "required": True, "choices": ["containerd", "docker", "crio", "nvidia_toolkit", "kubelet", "kubelet_flags"]},
     "path": {"type": "path", "required": True},
     "record_path": {"type": "path"},
     "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
@@ -51,7 +51,13 @@ ARGUMENT_SPEC = {
     "validate": {"type": "list", "elements": "str"},
 }
 # What a merge needs to know; giving back needs none of it.
-REQUIRED_TO_MERGE = {"containerd": "engine_version", "docker": "engine_version", "nvidia_toolkit": "settings", "kubelet": "max_pods"}
+REQUIRED_TO_MERGE = {
+    "containerd": "engine_version",
+    "docker": "engine_version",
+    "nvidia_toolkit": "settings",
+    "kubelet": "max_pods",
+    "kubelet_flags": "max_pods",
+}
 # The first docker release that knows `features.cdi`, and the first whose `dockerd --validate` exists.
 _DOCKER_WITH_CDI = 25
 _DOCKER_WITH_VALIDATE = 23
@@ -88,12 +94,17 @@ def _kubelet(document: Mapping[str, Any], options: Mapping[str, Any], _effective
     return runtime_config.kubelet_edits(document, options["max_pods"], options["path"])
 
 
+def _kubelet_flags(document: Mapping[str, Any], options: Mapping[str, Any], _effective: Mapping[str, Any]) -> Sequence[Any]:
+    return runtime_config.kubelet_flags_edits(document, options["max_pods"])
+
+
 SUBJECTS = {
     "containerd": Subject("toml", _containerd, ("containerd", "--config", "{file}", "config", "dump")),
     "docker": Subject("json", _docker, ("dockerd", "--validate", "--config-file", "{file}")),
     "crio": Subject("toml", _crio),
     "nvidia_toolkit": Subject("toml", _nvidia_toolkit),
     "kubelet": Subject("yaml", _kubelet),
+    "kubelet_flags": Subject("flags", _kubelet_flags),
 }
 
 

@@ -15,9 +15,11 @@ description:
   - Check mode predicts a run exactly, the validation of the new text included; diff mode shows both texts.
 options:
   subject:
-    description: Whose file it is. It decides format, names of the keys, validation, and what in the file forbids a merge.
+    description:
+      - Whose file it is. It decides format, names of the keys, validation, and what in the file forbids a merge.
+      - V(kubelet_flags) is a file that holds flags of the kubelet, such as C(/etc/default/kubelet); only flags that are there change.
     type: str
-    choices: [containerd, docker, crio, nvidia_toolkit, kubelet]
+    choices: [containerd, docker, crio, nvidia_toolkit, kubelet, kubelet_flags]
     required: true
   path:
     description: The file on the node.
@@ -62,7 +64,7 @@ options:
     description: For nvidia_toolkit, the settings to merge, nested as in the file.
     type: dict
   max_pods:
-    description: For kubelet, the least number of pods that the node takes. A larger number in the file stays.
+    description: For kubelet and kubelet_flags, the least number of pods that the node takes. A larger number in the file stays.
     type: int
   validate:
     description:

@@ -9,6 +9,7 @@ import pytest
 from tenfold import merge
 from tenfold.errors import MergeError
 from tenfold.merge import Edit
+from tenfold.runtime_config import kubelet_flags_edits
 from tenfold_controller.formats import CODECS
 
 KUBEADM = """\
@@ -87,6 +88,27 @@ def test_json_keeps_order_indentation_and_letters() -> None:
     assert list(CODECS["json"]().parse(after, "f")) == ["log-opts", "mtu", "hosts", "é"]
     assert '\n  "mtu": 1500,\n' in after
     assert '"é": "ü"' in after
+
+
+class TestFlags:
+    """A kubelet whose limit stands on its command line: the file that holds it is changed there, and nowhere else."""
+
+    TEXT = '# --max-pods=30 was too low\nKUBELET_EXTRA_ARGS="--node-ip=10.0.0.1 --max-pods=110 --x-max-pods=5"\nOTHER=1\n'
+
+    def plan(self, text: str, max_pods: int) -> merge.Plan:
+        return merge.merge(text, lambda found: kubelet_flags_edits(found, max_pods), None, CODECS["flags"](), "f")
+
+    def test_number_is_raised_where_it_stands(self) -> None:
+        plan = self.plan(self.TEXT, 250)
+        assert plan.text == self.TEXT.replace("--max-pods=110", "--max-pods=250")
+        assert merge.unmerge(plan.text, plan.record, CODECS["flags"](), "f").text == self.TEXT
+
+    def test_larger_number_and_a_file_without_the_flag_stay(self) -> None:
+        for text in (self.TEXT, "OTHER=1\n", "ARGS=--max-pods\n"):
+            assert self.plan(text, 100) == merge.Plan(text, None, [])
+
+    def test_number_after_a_space_is_a_number_too(self) -> None:
+        assert self.plan("ARGS=--max-pods 110\n", 250).text == "ARGS=--max-pods 250\n"
 
 
 @pytest.mark.parametrize(

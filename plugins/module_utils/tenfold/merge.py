@@ -26,7 +26,7 @@ _ABSENT: Any = object()
 
 
 class Codec(Protocol):
-    """Parses and writes one format. ``parse`` raises MergeError with file, line and cause; ``plain`` gives dicts, lists and scalars."""
+    """Parses and writes one format. ``parse`` raises MergeError with file, line and cause; ``plain`` gives a copy of dicts, lists and scalars."""
 
     def parse(self, text: str, where: str) -> MutableMapping[str, Any]: ...
 
@@ -185,6 +185,8 @@ def merge(text: str | None, rules: Rules, record: Record | None, codec: Codec, w
         _put(expected, one, _PlainTables(), where)
         if edit.path in known or not one.had or not _same(one.after, one.before):
             replaced.append(one)
+    if text is None and not replaced:
+        return Plan(None, None, left)
     after = text if text is not None and _same(present, expected) else codec.dump(document)
     _check(after, expected, codec, where)
     return Plan(after, _next_record(text, after, record, replaced) if replaced else None, left)

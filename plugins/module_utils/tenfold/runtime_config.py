@@ -21,6 +21,7 @@ __all__ = [
     "crio_edits",
     "docker_edits",
     "kubelet_edits",
+    "kubelet_flags_edits",
     "new_file_version",
 ]
 
@@ -232,6 +233,11 @@ def kubelet_edits(document: Mapping[str, Any], max_pods: int, where: str) -> lis
     if not document:
         edits += [Edit(("apiVersion",), "kubelet.config.k8s.io/v1beta1"), Edit(("kind",), "KubeletConfiguration")]
     return [*edits, Edit(("maxPods",), max_pods, at_least=True)]
+
+
+def kubelet_flags_edits(document: Mapping[str, Any], max_pods: int) -> list[Edit]:
+    """Edits of a file with the kubelet's flags: `--max-pods` is raised where it stands, and never added (files are the better place)."""
+    return [Edit(("--max-pods",), max_pods, at_least=True)] if "--max-pods" in document else []
 
 
 def _foreign_default(where: str, key: str, present: Any, name: str) -> MergeError:

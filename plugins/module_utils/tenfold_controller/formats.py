@@ -5,11 +5,12 @@ Owns parsing with the place of an error, and writing. What is changed is decided
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 import re
 import sys
-from typing import Any, Mapping, MutableMapping
+from typing import Any, Dict, Mapping, MutableMapping
 
 import tomlkit
 import tomlkit.exceptions
@@ -24,7 +25,7 @@ if __name__.startswith("ansible."):  # inside Ansible the domain is a part of an
 else:
     from tenfold.errors import MergeError
 
-__all__ = ["CODECS", "JsonCodec", "TomlCodec", "YamlCodec"]
+__all__ = ["CODECS", "FlagsCodec", "JsonCodec", "TomlCodec", "YamlCodec"]
 
 
 def _refusal(where: str, cause: str, line: int | None, column: int | None) -> MergeError:
@@ -173,10 +174,48 @@ class JsonCodec:
         return json.dumps(document, indent=self._indent, ensure_ascii=False) + "\n"
 
     def plain(self, document: Mapping[str, Any]) -> dict[str, Any]:
-        return dict(document)
+        return copy.deepcopy(dict(document))
 
     def add_table(self, parent: MutableMapping[str, Any], key: str, is_last: bool) -> None:  # noqa: ARG002
         parent[key] = {}
+
+
+class FlagsDocument(Dict[str, Any]):
+    """Numbers given as flags in a text, by flag name, and the text around them."""
+
+    text = ""
+
+
+class FlagsCodec:
+    """Flags with a number inside a text, such as ``--max-pods=110`` in an environment file of the kubelet's unit.
+
+    Such a text has no syntax of its own to break; only flags that are there already can be changed. Comments are left alone.
+    """
+
+    _FLAG = re.compile(r"(?<![\w-])(--[a-z][a-z0-9-]*)([= ])(\d+)\b")
+
+    def parse(self, text: str, where: str) -> MutableMapping[str, Any]:  # noqa: ARG002
+        document = FlagsDocument()
+        document.text = text
+        for line in text.splitlines():
+            if not line.lstrip().startswith("#"):
+                document.update({match.group(1): int(match.group(3)) for match in self._FLAG.finditer(line)})
+        return document
+
+    def dump(self, document: MutableMapping[str, Any]) -> str:
+        text = getattr(document, "text", "")
+
+        def with_value(match: re.Match[str]) -> str:
+            return f"{match.group(1)}{match.group(2)}{document.get(match.group(1), match.group(3))}"
+
+        lines = text.splitlines(keepends=True)
+        return "".join(line if line.lstrip().startswith("#") else self._FLAG.sub(with_value, line) for line in lines)
+
+    def plain(self, document: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(document)
+
+    def add_table(self, parent: MutableMapping[str, Any], key: str, is_last: bool) -> None:
+        raise NotImplementedError("flags have no tables")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -188,4 +227,9 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return document
 
 
-CODECS: dict[str, type[TomlCodec] | type[YamlCodec] | type[JsonCodec]] = {"toml": TomlCodec, "yaml": YamlCodec, "json": JsonCodec}
+CODECS: dict[str, type[TomlCodec] | type[YamlCodec] | type[JsonCodec] | type[FlagsCodec]] = {
+    "toml": TomlCodec,
+    "yaml": YamlCodec,
+    "json": JsonCodec,
+    "flags": FlagsCodec,
+}
