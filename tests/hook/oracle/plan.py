@@ -108,7 +108,9 @@ def injected(symbol: str, kind: str, count: int, operations: int) -> Scenario:
 
 
 def storm(processes: int, threads: int, kills: int) -> Scenario:
-    return Scenario(f"{kills} kills among {processes} x {threads}", "storm", (), {"processes": processes, "threads": threads, "kills": kills})
+    return Scenario(
+        f"{kills} kills among {processes} x {threads}", "storm", (), {"processes": processes, "threads": threads, "kills": kills}
+    )
 
 
 def step(operation: str, stride: int) -> Scenario:

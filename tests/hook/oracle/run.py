@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The accounting oracle: random work over all kinds of device memory, then the hook's ledger against the simulated driver's truth.
 
-    tests/hook/oracle/run.py --quick                 about 10 s: every kind, every failing driver call, a kill storm, kills inside operations
+    tests/hook/oracle/run.py --quick                 about 10 s: every kind, failing driver calls, a kill storm, kills inside operations
     tests/hook/oracle/run.py --full                  a million operations, and hooks broken on purpose, each of which must be found
     tests/hook/oracle/run.py --only TEXT             the scenarios whose name holds TEXT (of --full)
 Options: --build DIR (default TENFOLD_BUILD or build/hook-tests), --seed N (default: the day; a failure names its own).
@@ -28,7 +28,6 @@ ROOT = Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(ROOT), str(ROOT / "plugins" / "module_utils")]
 
 from tenfold import region  # noqa: E402
-
 from tests.hook.oracle import plan  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
@@ -63,7 +62,9 @@ class Bench:
         shutil.copytree(self.workshop.HOOK_SOURCE, source, ignore=shutil.ignore_patterns("build"))
         shutil.copy(HERE / "mutant.c", source / "src" / "mutant.c")
         cc = f"gcc -D{mutant.macro} -Wl,--wrap={mutant.wrapped}"
-        self.workshop.make(source, self.folder / "mutants" / mutant.macro, str(self.folder / "mutants" / mutant.macro / "libtenfold.so"), CC=cc)
+        self.workshop.make(
+            source, self.folder / "mutants" / mutant.macro, str(self.folder / "mutants" / mutant.macro / "libtenfold.so"), CC=cc
+        )
         return self.folder / "mutants" / mutant.macro
 
     def command(self, scenario: plan.Scenario, kinds: list[str], hook: Path, seed: int) -> list[str]:
@@ -126,7 +127,9 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     scenarios = plan.quick() if options.quick else plan.full()
     if options.only:
-        scenarios = [scenario for scenario in scenarios if options.only in scenario.name]
+        scenarios = [scenario for scenario in plan.full() + plan.quick() if options.only in scenario.name]
+        if not scenarios:
+            parser.error(f"no scenario's name holds {options.only!r}; --full prints them all")
     with tempfile.TemporaryDirectory(prefix="tenfold-oracle-") as folder:
         bench = Bench(options.build.resolve(), Path(folder))
         began = time.monotonic()
@@ -135,7 +138,7 @@ def main(arguments: list[str]) -> int:
             print(f"skip: memory of kind {kind!r}: the hook exports no {' or no '.join(plan.KINDS[kind])}")
         failures, operations = play_all(bench, scenarios, covered, options.seed)
         if options.full:
-            failures += check_mutants(bench, covered, options.seed)
+            failures += check_mutants(bench, options.seed)
         print(f"{len(scenarios)} scenarios, {operations} operations, {failures} wrong, {time.monotonic() - began:.1f} s")
     return int(failures > 0)
 
@@ -163,7 +166,12 @@ def play_all(bench: Bench, scenarios: list[plan.Scenario], covered: dict[str, bo
 
 
 def summary(scenario: plan.Scenario, answer: dict[str, Any]) -> str:
-    parts = {"operations": answer["operations"], "refusals": answer["refusals"], "injected errors": answer["injected"], "kills": answer["kills"]}
+    parts = {
+        "operations": answer["operations"],
+        "refusals": answer["refusals"],
+        "injected errors": answer["injected"],
+        "kills": answer["kills"],
+    }
     return ", ".join(f"{count} {what}" for what, count in parts.items() if count) or f"{scenario.options.get('symbol')} is never called"
 
 
@@ -177,14 +185,14 @@ def report(bench: Bench, scenario: plan.Scenario, kinds: list[str], seed: int, a
     print(f"  again: {shlex.join(again)}", flush=True)
 
 
-def check_mutants(bench: Bench, covered: dict[str, bool], seed: int) -> int:
-    """How many broken hooks the oracle does not find."""
-    kinds = [kind for kind, is_covered in covered.items() if is_covered]
+def check_mutants(bench: Bench, seed: int) -> int:
+    """How many broken hooks the oracle does not find. Linear memory alone, which the sound hook has just passed."""
+    kinds = ["linear"]
     missed = 0
     for mutant in plan.MUTANTS:
         hook = bench.mutant(mutant)
         found = ""
-        for scenario in (plan.rounds(2, 4, 3, 200), plan.storm(4, 2, 20)):
+        for scenario in (plan.rounds(2, 4, 3, 400, "linear"), plan.storm(4, 2, 20)):
             status, answer = bench.play(scenario, kinds, hook, seed)
             if status == 1:
                 found = answer["problem"]

@@ -1,0 +1,42 @@
+"""The oracle as part of the hook's test run; by itself it is ``tests/hook/oracle/run.py``."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.hook import workshop
+
+RUN = Path(__file__).resolve().parent / "run.py"
+
+
+def play(mode: str, timeout: int) -> None:
+    done = subprocess.run(
+        [sys.executable, str(RUN), mode, "--build", str(workshop.BUILD)], capture_output=True, text=True, timeout=timeout, check=False
+    )
+    wrong = [line for line in done.stdout.splitlines() if not line.startswith("  ok")]
+    assert done.returncode == 0, "\n".join(wrong) + done.stderr
+
+
+def test_the_ledger_equals_the_truth_after_random_work_failures_and_kills() -> None:
+    play("--quick", 300)
+
+
+@pytest.mark.full
+def test_the_ledger_equals_the_truth_after_a_million_operations_and_broken_hooks_are_found() -> None:
+    play("--full", 900)
+
+
+def test_a_scenario_that_cannot_run_is_an_error_and_no_success() -> None:
+    done = subprocess.run(
+        [sys.executable, str(RUN), "--only", "no such scenario", "--build", str(workshop.BUILD)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "no such scenario" in done.stderr
