@@ -109,6 +109,9 @@ ARGUMENT_SPEC = {
     "timeout_s": {"type": "int", "default": 180},
 }
 
+# How long a scheduler may leave a probe on a node with other slices before that node counts as full (seconds). Volcano decides once a second.
+SCHEDULING_PATIENCE_S = 20
+
 Document = Dict[str, Any]
 
 
@@ -160,6 +163,7 @@ class Run:
         self.deadline = waiting.Deadline(options["timeout_s"])
         self.probes: dict[str, Probe] = {}
         self.shared: dict[str, bool] = {}
+        self.patience = waiting.Deadline(min(SCHEDULING_PATIENCE_S, options["timeout_s"]))
 
     def run(self) -> None:
         """Starts, judges, removes."""
@@ -218,11 +222,6 @@ class Run:
             if self.deadline.has_passed:
                 for probe in waiting_for:
                     pod = pods.get(probe.node)
-                    if pod and not pod["spec"].get("nodeName") and self.shared[probe.node]:
-                        # The sum of what is free is enough, but no single card has room.
-                        probe.verdict = "full"
-                        probe.broken.append(rollout.pod_problem(pod) or "not scheduled")
-                        continue
                     reason = (rollout.pod_problem(pod) or "it has not ended") if pod else "its pod is gone"
                     self._fail(probe, f"no report after {self.options['timeout_s']} s: {reason}{self._events(pod)}")
                 return
@@ -230,6 +229,11 @@ class Run:
 
     def _look_at(self, probe: Probe, pod: Document) -> None:
         phase = (pod.get("status") or {}).get("phase")
+        if not pod["spec"].get("nodeName") and self.shared[probe.node] and self.patience.has_passed:
+            # The sum of what is free is enough, but no single card has room.
+            probe.verdict = "full"
+            probe.broken.append(rollout.pod_problem(pod) or "not scheduled")
+            return
         if phase not in ("Succeeded", "Failed"):
             return
         metadata = pod["metadata"]

@@ -157,6 +157,15 @@ class TestProbing:
         assert result["lines"] == ["gpu-1: not probed, volcano.sh/vgpu-memory: 0 free, 8192 needed"]
         assert ("Pod", "x", "theirs") in state.objects
 
+    def test_a_node_whose_cards_are_each_too_full_counts_as_full(self, kube: tuple[FakeKube, str], run_module: RunModule) -> None:
+        state, path = kube
+        add_node(state, "gpu-1")
+        requests = {"requests": {"volcano.sh/vgpu-memory": "150000", "volcano.sh/vgpu-number": "2"}}
+        spec = {"nodeName": "gpu-1", "containers": [{"name": "c", "resources": requests}]}
+        state.put({"kind": "Pod", "metadata": {"name": "theirs", "namespace": "x"}, "spec": spec, "status": {"phase": "Running"}})
+        result = run_module(slice_probe.main, kubeconfig=path, nodes=["gpu-1"], timeout_s=0, **OPTIONS)
+        assert result["probes"]["gpu-1"]["verdict"] == "full"
+
     def test_time_that_is_up_is_a_failure_with_the_pods_reason(self, kube: tuple[FakeKube, str], run_module: RunModule) -> None:
         state, path = kube
         add_node(state, "gpu-1")
