@@ -26,7 +26,7 @@ _ABSENT: Any = object()
 
 
 class Codec(Protocol):
-    """Parses and writes one format. ``parse`` raises MergeError with file, line and cause; ``plain`` gives a copy of dicts, lists and scalars."""
+    """Parses and writes one format. ``parse`` raises MergeError with file, line and cause; ``plain`` gives a plain copy."""
 
     def parse(self, text: str, where: str) -> MutableMapping[str, Any]: ...
 
