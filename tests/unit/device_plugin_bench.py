@@ -136,6 +136,17 @@ class ManualClock:
         self.seconds += seconds
 
 
+class RunningClock(ManualClock):
+    """Runs with real time and can be put forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._start = time.monotonic()
+
+    def monotonic(self) -> float:
+        return self.seconds + time.monotonic() - self._start
+
+
 class FakeCards:
     """Two A800 by default; ``silent`` makes NVML fail."""
 
@@ -708,6 +719,8 @@ class Bench:
         """The plugin is gone without a word; the disk stays."""
         if self._plugin is not None:
             self._plugin._left.set()
+            for thread in self._plugin._watches:
+                thread.join(5)
             self._plugin.endpoint.stop()
             self._plugin = None
 

@@ -10,6 +10,7 @@ import pytest
 from tenfold_device_plugin import main
 from tenfold_device_plugin._domain import wire
 from tenfold_device_plugin.clock import SystemClock
+from tenfold_device_plugin.serve import STREAM_PATIENCE_SECONDS
 from tenfold_device_plugin.state import Card
 from tests.unit.device_plugin_bench import CARD_A, CARD_B, Bench, StartFailed, pod, until
 
@@ -74,6 +75,14 @@ class TestRegistration:
         socket.unlink()
         bench.plugin.round()
         until(lambda: len(bench.kubelet.registrations) == 2 and bench.kubelet.ids, "a new socket is registered")
+
+    def test_is_repeated_when_the_kubelet_never_comes_for_the_ids(self, bench: Bench) -> None:
+        bench.start()
+        bench.plugin.service._open_stream = 0  # as if it had never connected
+        bench.clock.advance(STREAM_PATIENCE_SECONDS)
+        bench.plugin.round()
+        assert len(bench.kubelet.registrations) == 2
+        until(lambda: bench.plugin.service.watched, "the kubelet reads the ids")
 
     def test_waits_for_a_kubelet_that_is_not_there(self, bench: Bench) -> None:
         bench.kubelet.stop_serving()

@@ -547,6 +547,15 @@ class TestEviction:
             bench.close()
 
 
+class TestPodsThatCameTooEarly:
+    def test_are_counted(self, bench: Bench) -> None:
+        bench.start()
+        found = pod("early")
+        found["status"] = {"phase": "Failed", "reason": "UnexpectedAdmissionError"}
+        bench.bind(found, pod("other", None, card=None))
+        assert bench.plugin.binder.failed_at_admission() == 1
+
+
 class TestALiveQuota:
     def test_a_running_slots_page_follows_the_ledger(self, bench: Bench) -> None:
         bench.start()

@@ -20,6 +20,7 @@ import pytest
 
 from tenfold_device_plugin._domain import wire
 from tenfold_device_plugin.errors import Conflict
+from tenfold_device_plugin.main import hold_state
 from tests.unit.device_plugin_bench import CARD_A, CARD_B, MIB, NODE, Bench, FakeCluster, pod, until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -252,6 +253,13 @@ def test_is_killed_at_any_moment_and_forgets_no_slot(bench: Bench, api: HttpApi)
     finally:
         second.process.kill()
         second.process.wait()
+
+
+def test_does_not_start_beside_another_that_holds_the_ledger(bench: Bench, api: HttpApi) -> None:
+    with hold_state(bench.settings.state_dir):
+        second = Process(bench, api)
+        assert second.process.wait(20) == 1
+    assert "is in use by another device plugin; wait until it has left" in second.lines()[-1]["message"]
 
 
 def test_serves_metrics_and_readiness(bench: Bench, api: HttpApi) -> None:

@@ -30,13 +30,14 @@ from .podresources import Holder, PodResources, owner_of
 from .reports import Reporter
 from .scan import Inventory
 from .settings import Settings
-from .state import Booking, ContainerShare, JsonObject, Slot, Terms, card_of_id, is_leaving, is_terminal, preferred_ids
+from .state import Booking, ContainerShare, JsonObject, Slot, Terms, card_of_id, effective_request, is_leaving, is_terminal, preferred_ids
 
 __all__ = ["Binder", "Parts"]
 
 SLOT_BYTES = 16  # 128 bits: names can't be guessed and never repeat
 WAIT_STEP_SECONDS = 1.0  # a waiting PreStart looks again at least this often; pod changes wake it at once
 HINT_SECONDS = 60.0  # a container that was hinted at is not hinted at again within this time
+ADMISSION_ERROR = "UnexpectedAdmissionError"  # Kubernetes v1.35.4, pkg/kubelet/lifecycle/predicate.go
 FETCHED_SECONDS = 30.0  # a pod that PreStart fetched is kept this long even if the watch does not show it yet
 
 
@@ -97,7 +98,7 @@ class Binder:
                 listed[uid] = self.pods[uid]
             else:
                 self._departs(uid)
-        for uid in set(self.ledger.bookings) - set(listed) - set(self._departed):
+        for uid in (set(self.ledger.bookings) | set(self.ledger.refusals)) - set(listed) - set(self._departed):
             self._departed[uid] = -self.parts.settings.slot_grace_seconds  # gone while we were not looking
         self.pods = listed
         self.synced = True
@@ -226,9 +227,10 @@ class Binder:
     def prepare_start(self, ids: Sequence[str]) -> None:
         """Make the slots of these ids usable by the container that is about to start, and by no other pod.
 
-        Takes at most api_timeout + prestart_wait seconds plus two short local calls. Errors: Refused (the kubelet tries again),
-        ClusterUnavailable, LedgerError. A refusal is reported here, once.
+        Ends prestart_wait seconds after it began, or as soon as the kubelet and the API server have answered (5 and twice api_timeout
+        at most). Errors: Refused (the kubelet tries again), LedgerError. A refusal is reported here, once.
         """
+        deadline = self.parts.clock.monotonic() + self.parts.settings.prestart_wait_seconds
         pod: JsonObject | None = None
         holder: Holder | None = None
         try:
@@ -240,7 +242,7 @@ class Binder:
                 )
             holder = owner_of(ids, self.parts.pod_resources.holders())
             uid, pod = self._identify(holder, slots)
-            booking = self._booking_for(uid, pod)
+            booking = self._booking_for(uid, pod, deadline)
             share = booking.container(holder.container)
             if share is None:
                 raise PermanentRefusal("no_share", f"container {holder.container!r} holds ids, but the scheduler books nothing for it")
@@ -272,9 +274,8 @@ class Binder:
             raise Refused("unknown_owner", f"pod {holder.namespace}/{holder.pod} is bound to {node_name!r}, not to this node")
         return pod["metadata"]["uid"], pod
 
-    def _booking_for(self, uid: str, pod: JsonObject | None) -> Booking:
+    def _booking_for(self, uid: str, pod: JsonObject | None, deadline: float) -> Booking:
         """The pod's booking; made now if need be, after waiting for pods that are leaving (without the lock), then on another card."""
-        deadline = self.parts.clock.monotonic() + self.parts.settings.prestart_wait_seconds
         with self.changed:
             if pod is not None:
                 self.pods[uid] = pod
@@ -369,7 +370,7 @@ class Binder:
             waiting = [
                 pod
                 for uid, pod in self.pods.items()
-                if asks_for_slice(pod)
+                if effective_request(pod, wire.RESOURCE_NUMBER)
                 and (pod.get("status") or {}).get("phase") == "Pending"
                 and not is_leaving(pod)
                 and uid not in self.ledger.refusals
@@ -387,6 +388,15 @@ class Binder:
             return True  # never starts anyway
         metadata = pod["metadata"]
         return all((metadata["namespace"], metadata["name"], request.name) in holders for request in requests if request.request.number)
+
+    def failed_at_admission(self) -> int:
+        """Pods that the kubelet turned away for want of ids, mostly because it saw them before we were registered; they are lost."""
+        with self.changed:
+            return sum(
+                1
+                for pod in self.pods.values()
+                if (pod.get("status") or {}).get("reason") == ADMISSION_ERROR and effective_request(pod, wire.RESOURCE_NUMBER)
+            )
 
     def rewrite_pages(self, uid: str) -> int:
         """Put the ledger's quotas of a running pod in force again; how many pages were written. Errors: Refused."""

@@ -244,7 +244,7 @@ def slim_pod(pod: JsonObject) -> JsonObject:
             },
         },
         "status": {
-            **_only(status, ("phase", "startTime")),
+            **_only(status, ("phase", "reason")),
             "conditions": [
                 _only(condition, ("type", "status"))
                 for condition in status.get("conditions") or []

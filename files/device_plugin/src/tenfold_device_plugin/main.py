@@ -6,6 +6,7 @@ of annotations and node status. A round is cheap when nothing has changed; every
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import signal
@@ -13,6 +14,8 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
+from typing import IO
 
 import grpc
 
@@ -75,11 +78,12 @@ class Plugin:
         self.catalogues = Catalogues(cluster, settings.namespace, settings.catalogue_dir)
         self.advertiser = Advertiser(cluster, clock, settings.node_name, settings.heartbeat_seconds)
         self.service = Service(self.binder, self._stream_ended)
-        self.endpoint = Endpoint(settings.device_plugins_dir, self.service)
+        self.endpoint = Endpoint(settings.device_plugins_dir, self.service, clock)
         self.metrics = SliceCollector(self.binder, source)
         self._wake = threading.Event()
         self._stop = threading.Event()
         self._left = threading.Event()
+        self._watches: list[threading.Thread] = []
         self._in_service = True
         self._due: dict[str, float] = {}
         self._said: dict[str, str] = {}
@@ -253,7 +257,9 @@ class Plugin:
         self._wake.set()
 
     def _follow(self, name: str, watch: Callable[[str, threading.Event], Iterator[Change]], take: Callable[[Change], None]) -> None:
-        threading.Thread(target=self._follow_for_ever, args=(name, watch, take), name=f"watch-{name}", daemon=True).start()
+        thread = threading.Thread(target=self._follow_for_ever, args=(name, watch, take), name=f"watch-{name}", daemon=True)
+        self._watches.append(thread)
+        thread.start()
 
     def _follow_for_ever(
         self, name: str, watch: Callable[[str, threading.Event], Iterator[Change]], take: Callable[[Change], None]
@@ -289,6 +295,7 @@ def main(arguments: list[str] | None = None) -> int:
     log.configure(settings.log_level)
     clock = SystemClock()
     try:
+        state_lock = hold_state(settings.state_dir)
         cluster = KubernetesCluster(settings.kubeconfig, settings.api_timeout_seconds)
         source = open_source(clock, settings.xid_hold_seconds)
         plugin = Plugin(settings, cluster, source, KubeletPodResources(settings.pod_resources_socket, wire.RESOURCE_NUMBER), clock)
@@ -303,5 +310,24 @@ def main(arguments: list[str] | None = None) -> int:
     plugin.run()
     if server is not None:
         server.stop()
+    state_lock.close()
     log.say(logging.INFO, f"node {settings.node_name}: the device plugin has left", node=settings.node_name)
     return 0
+
+
+def hold_state(folder: Path) -> IO[str]:
+    """Lock the state folder until the process ends: two plugins with one ledger would forget each other's slots.
+
+    Errors: LedgerError when another process has it.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        stream = open(folder / "lock", "w", encoding="utf-8")  # noqa: SIM115 (open until the process ends)
+    except OSError as error:
+        raise LedgerError(f"cannot open the state folder '{folder}': {error.strerror}") from error
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        stream.close()
+        raise LedgerError(f"the state folder '{folder}' is in use by another device plugin; wait until it has left") from error
+    return stream

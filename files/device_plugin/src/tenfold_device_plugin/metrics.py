@@ -152,6 +152,7 @@ class SliceCollector:
         yield from (refusals, revision)
         yield _gauge("tenfold_slots", "Slot names that were given out and not collected.", len(binder.ledger.slots))
         yield _gauge("tenfold_bookings", "Pods that have cards of this node.", len(binder.ledger.bookings))
+        yield _gauge("tenfold_pods_failed_at_admission", "Pods of this node that the kubelet turned away.", binder.failed_at_admission())
         yield _counter("tenfold_moves", "Pods that were moved to another card because the scheduler's choice was taken.", reporter.moves)
         yield _counter("tenfold_annotation_repairs", "Assignments of pods that were written back.", reporter.repairs)
 

@@ -57,12 +57,12 @@ class Reporter:
     def tell(
         self, pod: JsonObject, kind: str, words: str, *, warning: bool = False, reason_word: str = "", container: str | None = None
     ) -> None:
-        """An event at the pod and a log line, unless the last news of this kind said the same."""
+        """An event at the pod and a log line, unless the last news of this kind had the same reason (or, without one, the same words)."""
         metadata = pod["metadata"]
         with self._lock:
-            if self._told.get((metadata["uid"], kind)) == words:
+            if self._told.get((metadata["uid"], kind)) == (reason_word or words):
                 return
-            self._told[(metadata["uid"], kind)] = words
+            self._told[(metadata["uid"], kind)] = reason_word or words
             self._told.move_to_end((metadata["uid"], kind))
             while len(self._told) > REMEMBERED_MAXIMUM:
                 self._told.popitem(last=False)

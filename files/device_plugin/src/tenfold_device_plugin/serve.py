@@ -20,6 +20,7 @@ import grpc
 from . import cdi, kubelet, log
 from ._domain import wire
 from .binding import Binder
+from .clock import Clock
 from .errors import ClusterUnavailable, LedgerError, Refused
 from .protos import device_plugin_pb2 as api
 
@@ -28,6 +29,7 @@ __all__ = ["Endpoint", "Service"]
 WORKERS = 32  # a waiting PreStart holds one for up to 25 s; a node starts few containers at once
 STREAM_STEP_SECONDS = 5.0
 REGISTER_SECONDS = 5.0
+STREAM_PATIENCE_SECONDS = 10.0  # a kubelet that took our registration and does not come for the ids is asked again after this
 STOP_SECONDS = 2.0
 SOCKET_PREFIX = "tenfold-"
 
@@ -42,7 +44,14 @@ class Service:
         self._ids: tuple[str, ...] = ()
         self._version = 0
         self._newest_stream = 0
+        self._open_stream = 0
         self._stopping = False
+
+    @property
+    def watched(self) -> bool:
+        """Whether a kubelet is reading our ids now."""
+        with self._news:
+            return self._open_stream == self._newest_stream > 0
 
     def publish(self, ids: Sequence[str]) -> None:
         """Set the ids that exist; streams send them if they changed."""
@@ -65,7 +74,7 @@ class Service:
     def list_and_watch(self, _request: api.Empty, context: grpc.ServicerContext) -> Iterator[api.ListAndWatchResponse]:
         with self._news:
             self._newest_stream += 1
-            stream = self._newest_stream
+            stream = self._open_stream = self._newest_stream
             self._news.notify_all()
         context.add_callback(self._wake)
         sent = -1
@@ -77,6 +86,8 @@ class Service:
                     return
                 version, ids = self._version, self._ids
             if not context.is_active():
+                with self._news:
+                    self._open_stream = 0 if stream == self._newest_stream else self._open_stream
                 self._on_stream_end()
                 return
             if version != sent:
@@ -125,8 +136,10 @@ class Service:
 class Endpoint:
     """Our socket in the kubelet's folder, one file name a start, so that no two instances ever remove each other's."""
 
-    def __init__(self, folder: Path, service: Service) -> None:
+    def __init__(self, folder: Path, service: Service, clock: Clock) -> None:
         self._folder = folder
+        self._clock = clock
+        self._registered_at = 0.0
         self._service = service
         self._server: grpc.Server | None = None
         self._socket: Path | None = None
@@ -147,14 +160,16 @@ class Endpoint:
         Errors: OSError when the kubelet's socket is missing, grpc.RpcError when it does not take us.
         """
         identity = _identity(self._kubelet_socket)
-        if self.registered and identity == self._registered_with and self._socket is not None and self._socket.exists():
+        now = self._clock.monotonic()
+        is_read = self._service.watched or now - self._registered_at < STREAM_PATIENCE_SECONDS
+        if self.registered and is_read and identity == self._registered_with and self._socket is not None and self._socket.exists():
             return False
         if self._socket is None or not self._socket.exists():
             self._serve()
         assert self._socket is not None
         self._lost_stream.clear()
         kubelet.register(self._kubelet_socket, self._socket.name, wire.RESOURCE_NUMBER, REGISTER_SECONDS)
-        self._registered_with = identity
+        self._registered_with, self._registered_at = identity, now
         log.say(logging.INFO, f"registered {wire.RESOURCE_NUMBER} with the kubelet as '{self._socket.name}'")
         return True
 
