@@ -39,7 +39,7 @@
 #define TIMELINE_NS (TF_LIMIT_TIMELINE * BUCKET_NS)
 #define SETTLE_NS UINT64_C(20000000) /* from the end of a segment to its settlement, at most: poll and a busy host */
 #define ALONE_NS UINT64_C(100000) /* where batches are not measured, launches above this are measured one by one */
-#define ESTIMATE_FULL_NS 5e9 /* an estimate moves by 20 % per second */
+#define ESTIMATE_FULL_NS 20e9 /* an estimate moves by 5 % per second */
 #define ESTIMATE_STEP_NS UINT64_C(500000000)
 #define FIRST_SAMPLES 8u
 #define CLUSTER_SAMPLES 16u
@@ -238,12 +238,12 @@ static uint64_t sum_timeline(const _Atomic uint32_t *timeline, uint64_t from_ns,
     return sum_ns;
 }
 
-/* Whether now / busy_now is apart from past / busy_past. */
+/* Whether now / busy_now is above (1) or below (2) past / busy_past, or about the same (0). */
 static int differs(uint64_t busy_now_ns, uint64_t busy_past_ns, uint64_t now_ns, uint64_t past_ns, uint64_t margin_ns)
 {
     double expected_ns = (double)busy_now_ns * (double)past_ns / (double)busy_past_ns;
     double apart_ns = expected_ns - (double)now_ns;
-    return apart_ns > (double)margin_ns || -apart_ns > (double)margin_ns;
+    return apart_ns > (double)margin_ns ? 2 : -apart_ns > (double)margin_ns ? 1 : 0;
 }
 
 /* Older windows fade within MEMORY_NS, so that the factor follows a change of neighbours; long segments, which few windows hold and
@@ -268,10 +268,13 @@ static void compare(struct tf_limit_state *state, const struct tf_limit_observat
 
     uint64_t memory_ns = max_u64(MEMORY_NS, MEMORY_SEGMENTS * longest_ns);
     uint64_t keep = 1000 - min_u64(1000 * window_ns / memory_ns, 500); /* per mille */
-    uint64_t margin_ns = window_ns / CHANGE_SHARE + longest_ns / 2 + BUCKET_NS / 12; /* the last: buckets cut at the ends of the window */
-    if (busy_ns > 0 && (differs(seen_ns, busy_ns, measured_now_ns, measured_ns, margin_ns) ||
-                        differs(seen_ns, busy_ns, estimated_now_ns, estimated_ns, margin_ns)))
-        keep = CHANGE_KEEP; /* something changed: the old windows mislead */
+    uint64_t margin_ns = window_ns / CHANGE_SHARE + longest_ns / 2;
+    int side = busy_ns == 0 ? 0 : differs(seen_ns, busy_ns, measured_now_ns, measured_ns, margin_ns);
+    if (side == 0 && busy_ns > 0)
+        side = differs(seen_ns, busy_ns, estimated_now_ns, estimated_ns, margin_ns);
+    if (side != 0 && (uint32_t)side == get(state->differed))
+        keep = CHANGE_KEEP; /* twice the same way (what the cut of a bucket adds here it takes there): the old windows mislead */
+    put(state->differed, (uint32_t)side);
     put(state->busy_sum_ns, seen_ns + busy_ns * keep / 1000);
     put(state->measured_sum_ns, measured_now_ns + measured_ns * keep / 1000);
     put(state->estimated_sum_ns, estimated_now_ns + estimated_ns * keep / 1000);

@@ -17,6 +17,8 @@ MAE_POINTS = 3.0
 LOSS_PERCENT = 2.0
 LEDGER_POINTS = 1.5
 JAIN = 0.99
+# Random tenants, policies and parameters all at once: so many percent of them may miss.
+HELD_OUT_PERCENT = {"mean off by": 2.0, "MAE": 2.0, "lost % of the quota": 2.0, "ledger off by": 2.0, "1 - Jain of processes": 5.0}
 CHANGE_MS = 300.0
 MAE_KERNEL_US = 10000.0  # longer ones cannot be spread over a window of 200 ms
 
@@ -82,7 +84,7 @@ def steady(case: Case, number: int, tenant: Tenant, result: dict[str, Any]) -> I
     kernel_share = 100 * tenant.mean_us * (1 + tenant.cv) / 1000 / case.length_ms  # one kernel more or less
     contended = len(case.tenants) > 1
     excuse = case.informative
-    if contended and tenant.sync and mean < target and float(result["used"]) < target - 0.5:
+    if (contended or tenant.processes > 1) and tenant.sync and mean < target and float(result["used"]) < target - 0.5:
         excuse = excuse or "synchronous: waits for its turn and asks for less than its quota"
     unknown_us = case.parameter("event_bias_us") * (1 - case.parameter("event_null_percent") / 100)
     alone_us = min(tenant.kernel_us) if tenant.sync or tenant.streams > 1 else 400.0  # a segment of short launches shares its events

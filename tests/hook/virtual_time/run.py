@@ -66,6 +66,22 @@ def judge_all(todo: Sequence[Case], results: Sequence[dict[str, Any]]) -> list[V
     return [verdict for case, result in zip(todo, results) for verdict in judge.judge(case, result)]
 
 
+def judge_held_out(verdicts: Sequence[Verdict]) -> tuple[list[Verdict], str]:
+    """Random cases are judged together: their single misses do not fail the run unless too many tenants have one."""
+    rest = [verdict for verdict in verdicts if verdict.case.group != "held out"]
+    lines = []
+    for what in judge.HELD_OUT_PERCENT:
+        found = [verdict for verdict in verdicts if verdict.case.group == "held out" and verdict.what == what and not verdict.exempt]
+        if not found:
+            continue
+        missed = [verdict for verdict in found if verdict.missed]
+        share = 100 * len(missed) / len(found)
+        worst = max(found, key=lambda verdict: verdict.value - verdict.bound)
+        lines.append(f"  {what}: {len(missed)} of {len(found)} tenants over the bound ({share:.1f} %); worst {worst}")
+        rest.append(Verdict(found[0].case, -1, f"% of held-out tenants with {what} over", share, judge.HELD_OUT_PERCENT[what]))
+    return rest, "\n".join(lines)
+
+
 def family(verdict: Verdict) -> str:
     """The kind of a number, without the instant it was taken at."""
     return verdict.what.split(" 300 ms after")[0].split(" after ")[0] if verdict.case.group in ("change", "varied") else verdict.what
@@ -134,6 +150,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 mae = sum(abs(window - target) for window in tenant["windows"]) / len(tenant["windows"])
                 print(f"{case.label}, tenant {number}: target {target:.1f} mean {tenant['mean']:.2f} MAE {mae:.2f} ledger {tenant['used']:.2f}")
     print(table(verdicts))
+    verdicts, held_out_summary = judge_held_out(verdicts)
+    if held_out_summary:
+        print(f"\nheld out, seed {options.held_out_seed}:\n{held_out_summary}")
     print("\nover the bound for a reason:")
     print(excuses(verdicts))
     missed = [verdict for verdict in verdicts if verdict.missed]
