@@ -145,6 +145,8 @@ def plan(start: str, record: Values | None, options: Mapping[str, Any], place: s
         "deviceshare.SchedulePolicy": options["schedule_policy"],
         "deviceshare.ScheduleWeight": options["schedule_weight"],
     }
+    if options["state"] == "present" and _is_superseded(start, record, options["base"]):
+        start, record = options["base"], None
     codec = CODECS["yaml"]()
     document = codec.parse(start, place)
     if options["state"] == "absent":
@@ -176,6 +178,13 @@ def plan(start: str, record: Values | None, options: Mapping[str, Any], place: s
         "original": original,
     }
     return text, merged
+
+
+def _is_superseded(text: str, record: Values | None, base: str | None) -> bool:
+    """True when nobody has edited *text* since our merge, and what it was merged into is not what the chart brings now."""
+    if record is None or base is None or record.get("original") is None or record["merged_sha256"] != _sha256(text):
+        return False
+    return bool(base != record["original"])
 
 
 def _record_of(live: Values) -> Values | None:

@@ -109,7 +109,7 @@ ARGUMENT_SPEC = {
     "timeout_s": {"type": "int", "default": 180},
 }
 
-# How long a scheduler may leave a probe on a node with other slices before that node counts as full (seconds). Volcano decides once a second.
+# How long a probe may stay unscheduled on a node with other slices before the node counts as full (seconds). Volcano decides once a second.
 SCHEDULING_PATIENCE_S = 20
 
 Document = Dict[str, Any]

@@ -35,7 +35,9 @@ options:
     type: str
     default: volcano-scheduler.conf
   base:
-    description: The configuration to start from where the ConfigMap or its key does not exist yet. Without it that is a failure.
+    description:
+      - What the chart brings. The merge starts from it where the ConfigMap or its key does not exist (without it that is a failure), and
+        where the chart's text has changed since the last merge and nobody has edited the ConfigMap.
     type: str
   state:
     description:

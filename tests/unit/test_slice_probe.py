@@ -150,11 +150,11 @@ class TestProbing:
     def test_a_full_node_is_reported_and_not_failed(self, kube: tuple[FakeKube, str], run_module: RunModule) -> None:
         state, path = kube
         add_node(state, "gpu-1")
-        requests = {"requests": {"volcano.sh/vgpu-memory": "163840", "volcano.sh/vgpu-number": "1"}}
+        requests = {"requests": {"volcano.sh/vgpu-memory": "160k", "volcano.sh/vgpu-number": "1"}}
         spec = {"nodeName": "gpu-1", "containers": [{"name": "c", "resources": requests}]}
         state.put({"kind": "Pod", "metadata": {"name": "theirs", "namespace": "x"}, "spec": spec, "status": {"phase": "Running"}})
         result = run_module(slice_probe.main, kubeconfig=path, nodes=["gpu-1"], **OPTIONS)
-        assert result["lines"] == ["gpu-1: not probed, volcano.sh/vgpu-memory: 0 free, 8192 needed"]
+        assert result["lines"] == ["gpu-1: not probed, volcano.sh/vgpu-memory: 3840 free, 8192 needed"]
         assert ("Pod", "x", "theirs") in state.objects
 
     def test_a_node_whose_cards_are_each_too_full_counts_as_full(self, kube: tuple[FakeKube, str], run_module: RunModule) -> None:

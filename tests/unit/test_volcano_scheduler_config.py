@@ -36,7 +36,7 @@ configurations:
 
 
 def options(**changes: Any) -> dict[str, Any]:
-    return {"state": "present", "schedule_policy": "binpack", "schedule_weight": 10, "binpack_enabled": True, **changes}
+    return {"state": "present", "base": None, "schedule_policy": "binpack", "schedule_weight": 10, "binpack_enabled": True, **changes}
 
 
 def plan(text: str, record: Any = None, **changes: Any) -> tuple[str, Any]:
@@ -88,6 +88,24 @@ def test_a_changed_wish_keeps_the_owners_value_on_record() -> None:
     text, record = plan(text, record, schedule_weight=20)
     assert record["replaced"]["deviceshare.ScheduleWeight"] == 3
     assert plan(text, record, state="absent", schedule_weight=20) == (theirs, None)
+
+
+class TestAChartThatBringsAnotherText:
+    NEWER = THEIRS.replace("- name: enqueue", "- name: allocate")
+
+    def test_replaces_one_that_nobody_has_edited(self) -> None:
+        text, record = plan(THEIRS, base=THEIRS)
+        newer, _ = plan(text, record, base=self.NEWER)
+        assert "- name: allocate" in newer and "deviceshare" in newer
+
+    def test_leaves_one_that_somebody_has_edited(self) -> None:
+        text, record = plan(THEIRS, base=THEIRS)
+        edited = text.replace("# needed", "# edited")
+        assert "# edited" in plan(edited, record, base=self.NEWER)[0]
+
+    def test_that_is_the_same_changes_nothing(self) -> None:
+        text, record = plan(THEIRS, base=THEIRS)
+        assert plan(text, record, base=THEIRS) == (text, record)
 
 
 def test_absent_without_a_record_changes_nothing() -> None:

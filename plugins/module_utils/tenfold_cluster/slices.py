@@ -10,14 +10,21 @@ import json
 from dataclasses import dataclass
 from typing import Any, Dict, Mapping
 
+if __name__.startswith("ansible."):  # inside Ansible the domain is a part of ansible.module_utils, in tests a package of its own
+    from ansible.module_utils.tenfold import wire
+    from ansible.module_utils.tenfold.quantities import parse_integer
+else:
+    from tenfold import wire
+    from tenfold.quantities import parse_integer
+
 __all__ = ["PROBE_LABEL", "ProbeRequest", "broken_promises", "free_of", "is_slice_on", "not_offering", "probe_pod", "report_in"]
 
 Document = Dict[str, Any]
 
 MIB = 1 << 20
 # The three that Volcano needs above 0 (v1.15.1, pkg/scheduler/api/devices/nvidia/vgpu/device_info.go, NewGPUDevices).
-RESOURCES = ("volcano.sh/vgpu-number", "volcano.sh/vgpu-memory", "volcano.sh/vgpu-cores")
-REGISTER_ANNOTATION = "volcano.sh/node-vgpu-register"
+RESOURCES = (wire.RESOURCE_NUMBER, wire.RESOURCE_MEMORY, wire.RESOURCE_CORES)
+REGISTER_ANNOTATION = wire.NODE_REGISTER_ANNOTATION
 PROBE_LABEL = {"app.kubernetes.io/name": "tenfold-probe"}
 # CUresult of cuMemAlloc beyond the quota (CUDA driver API, cuda.h).
 CUDA_ERROR_OUT_OF_MEMORY = 2
@@ -34,7 +41,9 @@ def not_offering(node: Document) -> str | None:
 
 
 def _amount(node: Document, resource: str) -> int:
-    return int(((node.get("status") or {}).get("allocatable") or {}).get(resource) or 0)
+    # The server writes 76000 as '76k'.
+    amount: int = parse_integer(((node.get("status") or {}).get("allocatable") or {}).get(resource) or 0)
+    return amount
 
 
 @dataclass(frozen=True)
@@ -64,7 +73,7 @@ def probe_pod(node: str, request: ProbeRequest, options: Mapping[str, Any]) -> D
         "metadata": {
             "name": name[:63].rstrip("-."),
             "namespace": options["namespace"],
-            "labels": {**PROBE_LABEL, "app.kubernetes.io/managed-by": "tenfold", "tenfold.dev/tier": request.tier},
+            "labels": {**PROBE_LABEL, "app.kubernetes.io/managed-by": "tenfold", wire.TIER_LABEL: request.tier},
         },
         "spec": {
             "schedulerName": options["scheduler_name"],
@@ -145,4 +154,4 @@ def _is_live_on(pod: Document, node: str) -> bool:
 
 def _requested(pod: Document, resource: str) -> int:
     containers = pod["spec"].get("containers") or []
-    return sum(int(((one.get("resources") or {}).get("requests") or {}).get(resource) or 0) for one in containers)
+    return sum(parse_integer(((one.get("resources") or {}).get("requests") or {}).get(resource) or 0) for one in containers)
