@@ -40,20 +40,24 @@ driver=$("$build/tenfold-sim" --state "$trial/state" info | sed -n 's/^driver \(
 library=$rootfs/usr/lib/x86_64-linux-gnu
 mkdir -p "$library" "$rootfs/usr/bin" "$rootfs/usr/share/tenfold-sim" "$rootfs/etc/tenfold-sim" \
   "$rootfs/usr/lib/systemd/system" "$rootfs/etc/systemd/system/sysinit.target.wants"
-put() { cmp -s "$1" "$2" || install -m "$3" "$1" "$2"; } # an unchanged file keeps its inode and time
+# What is right already keeps its inode and time.
+put() { cmp -s "$1" "$2" || install -m "$3" "$1" "$2"; }
+point() { [ "$(readlink "$2")" = "$1" ] || ln -sfn "$1" "$2"; }
 
 for name in libcuda libnvidia-ml; do
   for old in "$library/$name".so.[0-9][0-9]*; do
     [ "$old" = "$library/$name.so.$driver" ] || rm -f "$old"
   done
   put "$build/$name.so.1" "$library/$name.so.$driver" 0755
-  ln -sfn "$name.so.$driver" "$library/$name.so.1"
-  ln -sfn "$name.so.1" "$library/$name.so"
+  point "$name.so.$driver" "$library/$name.so.1"
+  point "$name.so.1" "$library/$name.so"
 done
 put "$build/nvidia-smi" "$rootfs/usr/bin/nvidia-smi" 0755
 put "$build/tenfold-sim" "$rootfs/usr/bin/tenfold-sim" 0755
-rm -rf "$rootfs/usr/share/tenfold-sim/profiles"
-cp -r "$here/profiles" "$rootfs/usr/share/tenfold-sim/profiles"
+if ! diff -rq "$here/profiles" "$rootfs/usr/share/tenfold-sim/profiles" > /dev/null 2>&1; then
+  rm -rf "$rootfs/usr/share/tenfold-sim/profiles"
+  cp -r "$here/profiles" "$rootfs/usr/share/tenfold-sim/profiles"
+fi
 
 {
   echo "# What tenfold-sim.service makes at boot: options of \`tenfold-sim init\`, one a line."
@@ -79,6 +83,6 @@ ExecStart=/usr/bin/tenfold-sim boot --config /etc/tenfold-sim/machine.conf
 WantedBy=sysinit.target
 UNIT
 put "$trial/unit" "$rootfs/usr/lib/systemd/system/tenfold-sim.service" 0644
-ln -sfn /usr/lib/systemd/system/tenfold-sim.service "$rootfs/etc/systemd/system/sysinit.target.wants/tenfold-sim.service"
+point /usr/lib/systemd/system/tenfold-sim.service "$rootfs/etc/systemd/system/sysinit.target.wants/tenfold-sim.service"
 # The loader's cache, if the root file system has one; without it the default path is searched, which finds the libraries too.
 [ ! -e "$rootfs/etc/ld.so.cache" ] || ldconfig -r "$rootfs" 2>/dev/null || true

@@ -56,6 +56,23 @@ void context_visit_streams(CUcontext context, void (*visit)(CUstream))
     }
 }
 
+enum { MODE_PROHIBITED = 2, MODE_EXCLUSIVE_PROCESS = 3 }; /* CUcomputemode */
+
+/* With the state lock. */
+static CUresult may_enter(uint32_t card_index)
+{
+    struct sim_machine *machine = &g_driver.machine;
+    const struct sim_card *card = &machine->state->cards[card_index];
+    REQUIRE(!card->lost && card->compute_mode != MODE_PROHIBITED, CUDA_ERROR_NO_DEVICE);
+    if (card->compute_mode != MODE_EXCLUSIVE_PROCESS)
+        return CUDA_SUCCESS;
+    state_reap(machine);
+    for (uint32_t i = 0; i < SIM_SLOTS_MAX; i++)
+        REQUIRE(i == machine->slot_index || !machine->state->slots[i].live || !machine->state->slots[i].usage[card_index].contexts,
+                CUDA_ERROR_DEVICE_UNAVAILABLE);
+    return CUDA_SUCCESS;
+}
+
 /* Opens this process's channel on the card with its first context there. */
 static CUresult occupy_card(CUcontext context)
 {
@@ -64,10 +81,8 @@ static CUresult occupy_card(CUcontext context)
     struct sim_card *card = &state->cards[context->card];
     struct sim_usage *usage = &machine->slot->usage[context->card];
     state_lock(machine);
-    CUresult result = CUDA_SUCCESS;
-    if (card->lost || card->compute_mode == 2 /* prohibited */) {
-        result = CUDA_ERROR_NO_DEVICE;
-    } else if (usage->contexts == 0) {
+    CUresult result = may_enter(context->card);
+    if (result == CUDA_SUCCESS && usage->contexts == 0) {
         timeline_advance(state, context->card, state_now_ns());
         uint32_t channel;
         result = driver_error(memory_reserve(machine, context->card, state->memory.context_bytes));

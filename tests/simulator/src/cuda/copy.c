@@ -66,19 +66,27 @@ static CUresult fill(uint64_t address, size_t pitch_bytes, unsigned value, unsig
 ENTRY(cuMemcpy, (CUdeviceptr to, CUdeviceptr from, size_t bytes), copy(to, from, bytes, NULL, false))
 ENTRY(cuMemcpy_ptds, (CUdeviceptr to, CUdeviceptr from, size_t bytes), copy(to, from, bytes, CU_STREAM_PER_THREAD, false))
 ENTRY(cuMemcpyHtoD_v2, (CUdeviceptr to, const void *from, size_t bytes), copy(to, (uint64_t)(uintptr_t)from, bytes, NULL, false))
-ENTRY(cuMemcpyHtoD_v2_ptds, (CUdeviceptr to, const void *from, size_t bytes), copy(to, (uint64_t)(uintptr_t)from, bytes, CU_STREAM_PER_THREAD, false))
+ENTRY(cuMemcpyHtoD_v2_ptds, (CUdeviceptr to, const void *from, size_t bytes),
+      copy(to, (uint64_t)(uintptr_t)from, bytes, CU_STREAM_PER_THREAD, false))
 ENTRY(cuMemcpyDtoH_v2, (void *to, CUdeviceptr from, size_t bytes), copy((uint64_t)(uintptr_t)to, from, bytes, NULL, false))
-ENTRY(cuMemcpyDtoH_v2_ptds, (void *to, CUdeviceptr from, size_t bytes), copy((uint64_t)(uintptr_t)to, from, bytes, CU_STREAM_PER_THREAD, false))
+ENTRY(cuMemcpyDtoH_v2_ptds, (void *to, CUdeviceptr from, size_t bytes),
+      copy((uint64_t)(uintptr_t)to, from, bytes, CU_STREAM_PER_THREAD, false))
 ENTRY(cuMemcpyDtoD_v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes), copy(to, from, bytes, NULL, false))
 ENTRY(cuMemcpyDtoD_v2_ptds, (CUdeviceptr to, CUdeviceptr from, size_t bytes), copy(to, from, bytes, CU_STREAM_PER_THREAD, false))
 ENTRY(cuMemcpyAsync, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream), copy(to, from, bytes, stream, true))
-ENTRY(cuMemcpyAsync_ptsz, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream), copy(to, from, bytes, stream_of_thread(stream), true))
-ENTRY(cuMemcpyHtoDAsync_v2, (CUdeviceptr to, const void *from, size_t bytes, CUstream stream), copy(to, (uint64_t)(uintptr_t)from, bytes, stream, true))
-ENTRY(cuMemcpyHtoDAsync_v2_ptsz, (CUdeviceptr to, const void *from, size_t bytes, CUstream stream), copy(to, (uint64_t)(uintptr_t)from, bytes, stream_of_thread(stream), true))
-ENTRY(cuMemcpyDtoHAsync_v2, (void *to, CUdeviceptr from, size_t bytes, CUstream stream), copy((uint64_t)(uintptr_t)to, from, bytes, stream, true))
-ENTRY(cuMemcpyDtoHAsync_v2_ptsz, (void *to, CUdeviceptr from, size_t bytes, CUstream stream), copy((uint64_t)(uintptr_t)to, from, bytes, stream_of_thread(stream), true))
+ENTRY(cuMemcpyAsync_ptsz, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream),
+      copy(to, from, bytes, stream_of_thread(stream), true))
+ENTRY(cuMemcpyHtoDAsync_v2, (CUdeviceptr to, const void *from, size_t bytes, CUstream stream),
+      copy(to, (uint64_t)(uintptr_t)from, bytes, stream, true))
+ENTRY(cuMemcpyHtoDAsync_v2_ptsz, (CUdeviceptr to, const void *from, size_t bytes, CUstream stream),
+      copy(to, (uint64_t)(uintptr_t)from, bytes, stream_of_thread(stream), true))
+ENTRY(cuMemcpyDtoHAsync_v2, (void *to, CUdeviceptr from, size_t bytes, CUstream stream),
+      copy((uint64_t)(uintptr_t)to, from, bytes, stream, true))
+ENTRY(cuMemcpyDtoHAsync_v2_ptsz, (void *to, CUdeviceptr from, size_t bytes, CUstream stream),
+      copy((uint64_t)(uintptr_t)to, from, bytes, stream_of_thread(stream), true))
 ENTRY(cuMemcpyDtoDAsync_v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream), copy(to, from, bytes, stream, true))
-ENTRY(cuMemcpyDtoDAsync_v2_ptsz, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream), copy(to, from, bytes, stream_of_thread(stream), true))
+ENTRY(cuMemcpyDtoDAsync_v2_ptsz, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream),
+      copy(to, from, bytes, stream_of_thread(stream), true))
 
 /* between cards: both contexts must live */
 static CUresult copy_peer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes, CUstream stream,
@@ -89,10 +97,15 @@ static CUresult copy_peer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from
     return copy(to, from, bytes, stream, is_async);
 }
 
-ENTRY(cuMemcpyPeer, (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes), copy_peer(to, to_context, from, from_context, bytes, NULL, false))
-ENTRY(cuMemcpyPeer_ptds, (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes), copy_peer(to, to_context, from, from_context, bytes, CU_STREAM_PER_THREAD, false))
-ENTRY(cuMemcpyPeerAsync, (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes, CUstream stream), copy_peer(to, to_context, from, from_context, bytes, stream, true))
-ENTRY(cuMemcpyPeerAsync_ptsz, (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes, CUstream stream), copy_peer(to, to_context, from, from_context, bytes, stream_of_thread(stream), true))
+ENTRY(cuMemcpyPeer, (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes),
+      copy_peer(to, to_context, from, from_context, bytes, NULL, false))
+ENTRY(cuMemcpyPeer_ptds, (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes),
+      copy_peer(to, to_context, from, from_context, bytes, CU_STREAM_PER_THREAD, false))
+ENTRY(cuMemcpyPeerAsync, (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes, CUstream stream),
+      copy_peer(to, to_context, from, from_context, bytes, stream, true))
+ENTRY(cuMemcpyPeerAsync_ptsz, (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes,
+      CUstream stream),
+      copy_peer(to, to_context, from, from_context, bytes, stream_of_thread(stream), true))
 
 /* two and three dimensions: contents are not moved, and the size is not priced */
 static CUresult copy_shaped(const void *descriptor, CUstream stream, bool is_async)
@@ -123,43 +136,115 @@ static CUresult copy_array(const void *first, const void *second, size_t bytes, 
     return move(stream, bytes, CU_GRAPH_NODE_TYPE_MEMCPY, is_async);
 }
 
-ENTRY(cuMemcpyDtoA_v2, (CUarray to, size_t to_offset, CUdeviceptr from, size_t bytes), ((void)to_offset, (void)from, copy_array(to, NULL, bytes, NULL, false)))
-ENTRY(cuMemcpyDtoA_v2_ptds, (CUarray to, size_t to_offset, CUdeviceptr from, size_t bytes), ((void)to_offset, (void)from, copy_array(to, NULL, bytes, CU_STREAM_PER_THREAD, false)))
-ENTRY(cuMemcpyAtoD_v2, (CUdeviceptr to, CUarray from, size_t from_offset, size_t bytes), ((void)to, (void)from_offset, copy_array(from, NULL, bytes, NULL, false)))
-ENTRY(cuMemcpyAtoD_v2_ptds, (CUdeviceptr to, CUarray from, size_t from_offset, size_t bytes), ((void)to, (void)from_offset, copy_array(from, NULL, bytes, CU_STREAM_PER_THREAD, false)))
-ENTRY(cuMemcpyHtoA_v2, (CUarray to, size_t to_offset, const void *from, size_t bytes), ((void)to_offset, (void)from, copy_array(to, NULL, bytes, NULL, false)))
-ENTRY(cuMemcpyHtoA_v2_ptds, (CUarray to, size_t to_offset, const void *from, size_t bytes), ((void)to_offset, (void)from, copy_array(to, NULL, bytes, CU_STREAM_PER_THREAD, false)))
-ENTRY(cuMemcpyHtoAAsync_v2, (CUarray to, size_t to_offset, const void *from, size_t bytes, CUstream stream), ((void)to_offset, (void)from, copy_array(to, NULL, bytes, stream, true)))
-ENTRY(cuMemcpyHtoAAsync_v2_ptsz, (CUarray to, size_t to_offset, const void *from, size_t bytes, CUstream stream), ((void)to_offset, (void)from, copy_array(to, NULL, bytes, stream_of_thread(stream), true)))
-ENTRY(cuMemcpyAtoH_v2, (void *to, CUarray from, size_t from_offset, size_t bytes), ((void)to, (void)from_offset, copy_array(from, NULL, bytes, NULL, false)))
-ENTRY(cuMemcpyAtoH_v2_ptds, (void *to, CUarray from, size_t from_offset, size_t bytes), ((void)to, (void)from_offset, copy_array(from, NULL, bytes, CU_STREAM_PER_THREAD, false)))
-ENTRY(cuMemcpyAtoHAsync_v2, (void *to, CUarray from, size_t from_offset, size_t bytes, CUstream stream), ((void)to, (void)from_offset, copy_array(from, NULL, bytes, stream, true)))
-ENTRY(cuMemcpyAtoHAsync_v2_ptsz, (void *to, CUarray from, size_t from_offset, size_t bytes, CUstream stream), ((void)to, (void)from_offset, copy_array(from, NULL, bytes, stream_of_thread(stream), true)))
-ENTRY(cuMemcpyAtoA_v2, (CUarray to, size_t to_offset, CUarray from, size_t from_offset, size_t bytes), ((void)to_offset, (void)from_offset, copy_array(to, from, bytes, NULL, false)))
-ENTRY(cuMemcpyAtoA_v2_ptds, (CUarray to, size_t to_offset, CUarray from, size_t from_offset, size_t bytes), ((void)to_offset, (void)from_offset, copy_array(to, from, bytes, CU_STREAM_PER_THREAD, false)))
+ENTRY(cuMemcpyDtoA_v2, (CUarray to, size_t to_offset, CUdeviceptr from, size_t bytes),
+      ((void)to_offset, (void)from, copy_array(to, NULL, bytes, NULL, false)))
+ENTRY(cuMemcpyDtoA_v2_ptds, (CUarray to, size_t to_offset, CUdeviceptr from, size_t bytes),
+      ((void)to_offset, (void)from, copy_array(to, NULL, bytes, CU_STREAM_PER_THREAD, false)))
+ENTRY(cuMemcpyAtoD_v2, (CUdeviceptr to, CUarray from, size_t from_offset, size_t bytes),
+      ((void)to, (void)from_offset, copy_array(from, NULL, bytes, NULL, false)))
+ENTRY(cuMemcpyAtoD_v2_ptds, (CUdeviceptr to, CUarray from, size_t from_offset, size_t bytes),
+      ((void)to, (void)from_offset, copy_array(from, NULL, bytes, CU_STREAM_PER_THREAD, false)))
+ENTRY(cuMemcpyHtoA_v2, (CUarray to, size_t to_offset, const void *from, size_t bytes),
+      ((void)to_offset, (void)from, copy_array(to, NULL, bytes, NULL, false)))
+ENTRY(cuMemcpyHtoA_v2_ptds, (CUarray to, size_t to_offset, const void *from, size_t bytes),
+      ((void)to_offset, (void)from, copy_array(to, NULL, bytes, CU_STREAM_PER_THREAD, false)))
+ENTRY(cuMemcpyHtoAAsync_v2, (CUarray to, size_t to_offset, const void *from, size_t bytes, CUstream stream),
+      ((void)to_offset, (void)from, copy_array(to, NULL, bytes, stream, true)))
+ENTRY(cuMemcpyHtoAAsync_v2_ptsz, (CUarray to, size_t to_offset, const void *from, size_t bytes, CUstream stream),
+      ((void)to_offset, (void)from, copy_array(to, NULL, bytes, stream_of_thread(stream), true)))
+ENTRY(cuMemcpyAtoH_v2, (void *to, CUarray from, size_t from_offset, size_t bytes),
+      ((void)to, (void)from_offset, copy_array(from, NULL, bytes, NULL, false)))
+ENTRY(cuMemcpyAtoH_v2_ptds, (void *to, CUarray from, size_t from_offset, size_t bytes),
+      ((void)to, (void)from_offset, copy_array(from, NULL, bytes, CU_STREAM_PER_THREAD, false)))
+ENTRY(cuMemcpyAtoHAsync_v2, (void *to, CUarray from, size_t from_offset, size_t bytes, CUstream stream),
+      ((void)to, (void)from_offset, copy_array(from, NULL, bytes, stream, true)))
+ENTRY(cuMemcpyAtoHAsync_v2_ptsz, (void *to, CUarray from, size_t from_offset, size_t bytes, CUstream stream),
+      ((void)to, (void)from_offset, copy_array(from, NULL, bytes, stream_of_thread(stream), true)))
+ENTRY(cuMemcpyAtoA_v2, (CUarray to, size_t to_offset, CUarray from, size_t from_offset, size_t bytes),
+      ((void)to_offset, (void)from_offset, copy_array(to, from, bytes, NULL, false)))
+ENTRY(cuMemcpyAtoA_v2_ptds, (CUarray to, size_t to_offset, CUarray from, size_t from_offset, size_t bytes),
+      ((void)to_offset, (void)from_offset, copy_array(to, from, bytes, CU_STREAM_PER_THREAD, false)))
 
 /* fills */
 ENTRY(cuMemsetD8_v2, (CUdeviceptr address, unsigned char value, size_t count), fill(address, 0, value, 1, count, 1, NULL, false))
-ENTRY(cuMemsetD8_v2_ptds, (CUdeviceptr address, unsigned char value, size_t count), fill(address, 0, value, 1, count, 1, CU_STREAM_PER_THREAD, false))
-ENTRY(cuMemsetD8Async, (CUdeviceptr address, unsigned char value, size_t count, CUstream stream), fill(address, 0, value, 1, count, 1, stream, true))
-ENTRY(cuMemsetD8Async_ptsz, (CUdeviceptr address, unsigned char value, size_t count, CUstream stream), fill(address, 0, value, 1, count, 1, stream_of_thread(stream), true))
-ENTRY(cuMemsetD2D8_v2, (CUdeviceptr address, size_t pitch, unsigned char value, size_t width, size_t height), fill(address, pitch, value, 1, width, height, NULL, false))
-ENTRY(cuMemsetD2D8_v2_ptds, (CUdeviceptr address, size_t pitch, unsigned char value, size_t width, size_t height), fill(address, pitch, value, 1, width, height, CU_STREAM_PER_THREAD, false))
-ENTRY(cuMemsetD2D8Async, (CUdeviceptr address, size_t pitch, unsigned char value, size_t width, size_t height, CUstream stream), fill(address, pitch, value, 1, width, height, stream, true))
-ENTRY(cuMemsetD2D8Async_ptsz, (CUdeviceptr address, size_t pitch, unsigned char value, size_t width, size_t height, CUstream stream), fill(address, pitch, value, 1, width, height, stream_of_thread(stream), true))
+ENTRY(cuMemsetD8_v2_ptds, (CUdeviceptr address, unsigned char value, size_t count),
+      fill(address, 0, value, 1, count, 1, CU_STREAM_PER_THREAD, false))
+ENTRY(cuMemsetD8Async, (CUdeviceptr address, unsigned char value, size_t count, CUstream stream),
+      fill(address, 0, value, 1, count, 1, stream, true))
+ENTRY(cuMemsetD8Async_ptsz, (CUdeviceptr address, unsigned char value, size_t count, CUstream stream),
+      fill(address, 0, value, 1, count, 1, stream_of_thread(stream), true))
+ENTRY(cuMemsetD2D8_v2, (CUdeviceptr address, size_t pitch, unsigned char value, size_t width, size_t height),
+      fill(address, pitch, value, 1, width, height, NULL, false))
+ENTRY(cuMemsetD2D8_v2_ptds, (CUdeviceptr address, size_t pitch, unsigned char value, size_t width, size_t height),
+      fill(address, pitch, value, 1, width, height, CU_STREAM_PER_THREAD, false))
+ENTRY(cuMemsetD2D8Async, (CUdeviceptr address, size_t pitch, unsigned char value, size_t width, size_t height, CUstream stream),
+      fill(address, pitch, value, 1, width, height, stream, true))
+ENTRY(cuMemsetD2D8Async_ptsz, (CUdeviceptr address, size_t pitch, unsigned char value, size_t width, size_t height, CUstream stream),
+      fill(address, pitch, value, 1, width, height, stream_of_thread(stream), true))
 ENTRY(cuMemsetD16_v2, (CUdeviceptr address, unsigned short value, size_t count), fill(address, 0, value, 2, count, 1, NULL, false))
-ENTRY(cuMemsetD16_v2_ptds, (CUdeviceptr address, unsigned short value, size_t count), fill(address, 0, value, 2, count, 1, CU_STREAM_PER_THREAD, false))
-ENTRY(cuMemsetD16Async, (CUdeviceptr address, unsigned short value, size_t count, CUstream stream), fill(address, 0, value, 2, count, 1, stream, true))
-ENTRY(cuMemsetD16Async_ptsz, (CUdeviceptr address, unsigned short value, size_t count, CUstream stream), fill(address, 0, value, 2, count, 1, stream_of_thread(stream), true))
-ENTRY(cuMemsetD2D16_v2, (CUdeviceptr address, size_t pitch, unsigned short value, size_t width, size_t height), fill(address, pitch, value, 2, width, height, NULL, false))
-ENTRY(cuMemsetD2D16_v2_ptds, (CUdeviceptr address, size_t pitch, unsigned short value, size_t width, size_t height), fill(address, pitch, value, 2, width, height, CU_STREAM_PER_THREAD, false))
-ENTRY(cuMemsetD2D16Async, (CUdeviceptr address, size_t pitch, unsigned short value, size_t width, size_t height, CUstream stream), fill(address, pitch, value, 2, width, height, stream, true))
-ENTRY(cuMemsetD2D16Async_ptsz, (CUdeviceptr address, size_t pitch, unsigned short value, size_t width, size_t height, CUstream stream), fill(address, pitch, value, 2, width, height, stream_of_thread(stream), true))
+ENTRY(cuMemsetD16_v2_ptds, (CUdeviceptr address, unsigned short value, size_t count),
+      fill(address, 0, value, 2, count, 1, CU_STREAM_PER_THREAD, false))
+ENTRY(cuMemsetD16Async, (CUdeviceptr address, unsigned short value, size_t count, CUstream stream),
+      fill(address, 0, value, 2, count, 1, stream, true))
+ENTRY(cuMemsetD16Async_ptsz, (CUdeviceptr address, unsigned short value, size_t count, CUstream stream),
+      fill(address, 0, value, 2, count, 1, stream_of_thread(stream), true))
+ENTRY(cuMemsetD2D16_v2, (CUdeviceptr address, size_t pitch, unsigned short value, size_t width, size_t height),
+      fill(address, pitch, value, 2, width, height, NULL, false))
+ENTRY(cuMemsetD2D16_v2_ptds, (CUdeviceptr address, size_t pitch, unsigned short value, size_t width, size_t height),
+      fill(address, pitch, value, 2, width, height, CU_STREAM_PER_THREAD, false))
+ENTRY(cuMemsetD2D16Async, (CUdeviceptr address, size_t pitch, unsigned short value, size_t width, size_t height, CUstream stream),
+      fill(address, pitch, value, 2, width, height, stream, true))
+ENTRY(cuMemsetD2D16Async_ptsz, (CUdeviceptr address, size_t pitch, unsigned short value, size_t width, size_t height, CUstream stream),
+      fill(address, pitch, value, 2, width, height, stream_of_thread(stream), true))
 ENTRY(cuMemsetD32_v2, (CUdeviceptr address, unsigned value, size_t count), fill(address, 0, value, 4, count, 1, NULL, false))
-ENTRY(cuMemsetD32_v2_ptds, (CUdeviceptr address, unsigned value, size_t count), fill(address, 0, value, 4, count, 1, CU_STREAM_PER_THREAD, false))
-ENTRY(cuMemsetD32Async, (CUdeviceptr address, unsigned value, size_t count, CUstream stream), fill(address, 0, value, 4, count, 1, stream, true))
-ENTRY(cuMemsetD32Async_ptsz, (CUdeviceptr address, unsigned value, size_t count, CUstream stream), fill(address, 0, value, 4, count, 1, stream_of_thread(stream), true))
-ENTRY(cuMemsetD2D32_v2, (CUdeviceptr address, size_t pitch, unsigned value, size_t width, size_t height), fill(address, pitch, value, 4, width, height, NULL, false))
-ENTRY(cuMemsetD2D32_v2_ptds, (CUdeviceptr address, size_t pitch, unsigned value, size_t width, size_t height), fill(address, pitch, value, 4, width, height, CU_STREAM_PER_THREAD, false))
-ENTRY(cuMemsetD2D32Async, (CUdeviceptr address, size_t pitch, unsigned value, size_t width, size_t height, CUstream stream), fill(address, pitch, value, 4, width, height, stream, true))
-ENTRY(cuMemsetD2D32Async_ptsz, (CUdeviceptr address, size_t pitch, unsigned value, size_t width, size_t height, CUstream stream), fill(address, pitch, value, 4, width, height, stream_of_thread(stream), true))
+ENTRY(cuMemsetD32_v2_ptds, (CUdeviceptr address, unsigned value, size_t count),
+      fill(address, 0, value, 4, count, 1, CU_STREAM_PER_THREAD, false))
+ENTRY(cuMemsetD32Async, (CUdeviceptr address, unsigned value, size_t count, CUstream stream),
+      fill(address, 0, value, 4, count, 1, stream, true))
+ENTRY(cuMemsetD32Async_ptsz, (CUdeviceptr address, unsigned value, size_t count, CUstream stream),
+      fill(address, 0, value, 4, count, 1, stream_of_thread(stream), true))
+ENTRY(cuMemsetD2D32_v2, (CUdeviceptr address, size_t pitch, unsigned value, size_t width, size_t height),
+      fill(address, pitch, value, 4, width, height, NULL, false))
+ENTRY(cuMemsetD2D32_v2_ptds, (CUdeviceptr address, size_t pitch, unsigned value, size_t width, size_t height),
+      fill(address, pitch, value, 4, width, height, CU_STREAM_PER_THREAD, false))
+ENTRY(cuMemsetD2D32Async, (CUdeviceptr address, size_t pitch, unsigned value, size_t width, size_t height, CUstream stream),
+      fill(address, pitch, value, 4, width, height, stream, true))
+ENTRY(cuMemsetD2D32Async_ptsz, (CUdeviceptr address, size_t pitch, unsigned value, size_t width, size_t height, CUstream stream),
+      fill(address, pitch, value, 4, width, height, stream_of_thread(stream), true))
+
+/* batches: one call, one place in the queue; attributes only hint */
+static CUresult copy_batch(const CUdeviceptr *to, const CUdeviceptr *from, const size_t *bytes, size_t count, size_t *ret_failed,
+                           CUstream stream)
+{
+    REQUIRE(to && from && bytes && count, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(stream && stream != CU_STREAM_LEGACY, CUDA_ERROR_INVALID_HANDLE);
+    for (size_t i = 0; i < count; i++) {
+        CUresult result = copy(to[i], from[i], bytes[i], stream, true);
+        if (result != CUDA_SUCCESS && ret_failed)
+            *ret_failed = i;
+        if (result != CUDA_SUCCESS)
+            return result;
+    }
+    return CUDA_SUCCESS;
+}
+
+ENTRY(cuMemcpyBatchAsync, (CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, size_t count, void *attributes, size_t *indices,
+      size_t attribute_count, size_t *ret_failed, CUstream stream),
+      ((void)attributes, (void)indices, (void)attribute_count, copy_batch(to, from, bytes, count, ret_failed, stream)))
+ENTRY(cuMemcpyBatchAsync_ptsz, (CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, size_t count, void *attributes,
+      size_t *indices, size_t attribute_count, size_t *ret_failed, CUstream stream),
+      ((void)attributes, (void)indices, (void)attribute_count, copy_batch(to, from, bytes, count, ret_failed, stream_of_thread(stream))))
+ENTRY(cuMemcpyBatchAsync_v2, (CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, size_t count, void *attributes, size_t *indices,
+      size_t attribute_count, CUstream stream),
+      ((void)attributes, (void)indices, (void)attribute_count, copy_batch(to, from, bytes, count, NULL, stream)))
+ENTRY(cuMemcpyBatchAsync_v2_ptsz, (CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, size_t count, void *attributes,
+      size_t *indices, size_t attribute_count, CUstream stream),
+      ((void)attributes, (void)indices, (void)attribute_count, copy_batch(to, from, bytes, count, NULL, stream_of_thread(stream))))
+ENTRY(cuMemcpy3DBatchAsync, (size_t count, const void *operations, size_t *ret_failed, unsigned long long flags, CUstream stream),
+      ((void)ret_failed, (void)flags, count ? copy_shaped(operations, stream, true) : CUDA_ERROR_INVALID_VALUE))
+ENTRY(cuMemcpy3DBatchAsync_ptsz, (size_t count, const void *operations, size_t *ret_failed, unsigned long long flags, CUstream stream),
+      ((void)ret_failed, (void)flags, count ? copy_shaped(operations, stream_of_thread(stream), true) : CUDA_ERROR_INVALID_VALUE))
+ENTRY(cuMemcpy3DBatchAsync_v2, (size_t count, const void *operations, unsigned long long flags, CUstream stream),
+      ((void)flags, count ? copy_shaped(operations, stream, true) : CUDA_ERROR_INVALID_VALUE))
+ENTRY(cuMemcpy3DBatchAsync_v2_ptsz, (size_t count, const void *operations, unsigned long long flags, CUstream stream),
+      ((void)flags, count ? copy_shaped(operations, stream_of_thread(stream), true) : CUDA_ERROR_INVALID_VALUE))

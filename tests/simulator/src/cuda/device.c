@@ -113,7 +113,6 @@ static int attribute_value(const struct sim_card *card, int attribute)
     case 83: return 1;             /* managed memory */
     case 87: return 2;
     case 89: case 90: case 91: return 1;
-    case 92: case 93: case 94: return 1;
     case 95: return 1;             /* cooperative launch */
     case 97: return (int)card->shared_memory_per_block_optin_bytes;
     case 99: return 1;
@@ -123,7 +122,6 @@ static int attribute_value(const struct sim_card *card, int attribute)
     case 113: case 115: return 1;  /* memory pools */
     case 119: return CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     case 120: return card->compute_major >= 9;
-    case 122: case 123: case 125: return 1;
     case 126: return 1;
     case 129: return 1;
     case 134: return card->numa_node;

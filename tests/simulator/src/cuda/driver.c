@@ -121,7 +121,7 @@ uint32_t driver_card_index(CUdevice device)
     return g_driver.machine.visible[device];
 }
 
-static struct object *g_recycled[KIND_USER_OBJECT - KIND_CONTEXT + 1];
+static struct object *g_recycled[KIND_LAST - KIND_CONTEXT + 1];
 static pthread_mutex_t g_object_mutex = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t g_next_object_id = 1;
 

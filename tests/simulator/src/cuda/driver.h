@@ -67,7 +67,7 @@ uint32_t driver_card_index(CUdevice device);
 CUdevice driver_device_count(void);
 
 enum object_kind { KIND_FREE = 0, KIND_CONTEXT = 0x43545831, KIND_STREAM, KIND_EVENT, KIND_MODULE, KIND_FUNCTION, KIND_ARRAY,
-                   KIND_MIPMAP, KIND_POOL, KIND_GRAPH, KIND_NODE, KIND_EXEC, KIND_CAPTURE, KIND_LIBRARY, KIND_KERNEL, KIND_PHYSICAL, KIND_EXTERNAL, KIND_USER_OBJECT };
+                   KIND_MIPMAP, KIND_POOL, KIND_GRAPH, KIND_NODE, KIND_EXEC, KIND_CAPTURE, KIND_LIBRARY, KIND_KERNEL, KIND_PHYSICAL, KIND_LINKER, KIND_EXTERNAL, KIND_LAST = KIND_EXTERNAL };
 
 struct object {
     uint32_t kind;
@@ -110,6 +110,7 @@ struct CUstream_st {
     bool is_default;
     _Atomic uint64_t last_ticket; /* ticket + 1, 0 = nothing submitted */
     struct capture *capture; /* graph.c; not NULL while the stream records instead of running */
+    unsigned char attributes[16][64]; /* by CUstreamAttrID; values are unions of 64 bytes */
     CUgraphNode *tail; /* capture.c: what the next recorded node comes after */
     size_t tail_count;
 };

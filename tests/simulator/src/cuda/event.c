@@ -202,3 +202,18 @@ CUDA_EXPORT cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned flag
     ENTER(cuStreamWaitEvent_ptsz);
     return wait_event(stream_of_thread(stream), event, flags);
 }
+
+CUDA_EXPORT cuCtxRecordEvent(CUcontext context, CUevent event)
+{
+    ENTER(cuCtxRecordEvent);
+    REQUIRE(object_is(context, KIND_CONTEXT) && context->is_alive, CUDA_ERROR_INVALID_CONTEXT);
+    return record(event, context->legacy_stream);
+}
+
+CUDA_EXPORT cuCtxWaitEvent(CUcontext context, CUevent event)
+{
+    ENTER(cuCtxWaitEvent);
+    REQUIRE(object_is(context, KIND_CONTEXT) && context->is_alive, CUDA_ERROR_INVALID_CONTEXT);
+    REQUIRE(object_is(event, KIND_EVENT), CUDA_ERROR_INVALID_HANDLE);
+    return CUDA_SUCCESS; /* one queue: it is waited for anyway */
+}

@@ -290,6 +290,53 @@ CUDA_EXPORT cuGraphExecKernelNodeSetParams_v2(CUgraphExec exec, CUgraphNode node
     return set_kernel(exec, node, shape);
 }
 
+/* CUgraphExecUpdateResult: what kept an update from being made. */
+enum { UPDATE_DONE = 0, UPDATE_ERROR = 1, UPDATE_TOPOLOGY_CHANGED = 2, UPDATE_TYPE_CHANGED = 3 };
+
+/* Takes over the parameters of a graph of the same shape. */
+static CUresult update(CUgraphExec exec, CUgraph graph, int *ret_reason)
+{
+    REQUIRE(object_is(exec, KIND_EXEC) && object_is(graph, KIND_GRAPH), CUDA_ERROR_INVALID_VALUE);
+    driver_lock();
+    CUgraph fresh = graph_clone(graph);
+    *ret_reason = !fresh || !sort_nodes(fresh) ? UPDATE_ERROR : fresh->node_count != exec->graph->node_count ? UPDATE_TOPOLOGY_CHANGED : UPDATE_DONE;
+    for (size_t i = 0; *ret_reason == UPDATE_DONE && i < fresh->node_count; i++) {
+        if (fresh->nodes[i]->dependency_count != exec->graph->nodes[i]->dependency_count)
+            *ret_reason = UPDATE_TOPOLOGY_CHANGED;
+        else if (fresh->nodes[i]->type != exec->graph->nodes[i]->type)
+            *ret_reason = UPDATE_TYPE_CHANGED;
+    }
+    CUgraph old = *ret_reason == UPDATE_DONE ? exec->graph : fresh;
+    if (*ret_reason == UPDATE_DONE)
+        exec->graph = fresh;
+    if (old)
+        graph_destroy(old);
+    driver_unlock();
+    return *ret_reason == UPDATE_DONE ? CUDA_SUCCESS : CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
+}
+
+CUDA_EXPORT cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode *ret_error_node, int *ret_reason)
+{
+    ENTER(cuGraphExecUpdate);
+    REQUIRE(ret_reason, CUDA_ERROR_INVALID_VALUE);
+    if (ret_error_node)
+        *ret_error_node = NULL;
+    return update(exec, graph, ret_reason);
+}
+
+struct update_result {
+    int reason;
+    CUgraphNode error_node, error_from_node;
+};
+
+CUDA_EXPORT cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, struct update_result *ret_result)
+{
+    ENTER(cuGraphExecUpdate_v2);
+    REQUIRE(ret_result, CUDA_ERROR_INVALID_VALUE);
+    *ret_result = (struct update_result){.reason = UPDATE_ERROR};
+    return update(exec, graph, &ret_result->reason);
+}
+
 CUDA_EXPORT cuDeviceGetGraphMemAttribute(CUdevice device, int attribute, void *ret_value)
 {
     ENTER(cuDeviceGetGraphMemAttribute);
@@ -358,6 +405,21 @@ CUDA_EXPORT cuLaunchHostFunc(CUstream stream, CUhostFn function, void *user_data
 CUDA_EXPORT cuLaunchHostFunc_ptsz(CUstream stream, CUhostFn function, void *user_data)
 {
     ENTER(cuLaunchHostFunc_ptsz);
+    return host_function(stream_of_thread(stream), function, NULL, user_data);
+}
+
+/* The mode says how the caller's thread waits, which changes nothing here. */
+CUDA_EXPORT cuLaunchHostFunc_v2(CUstream stream, CUhostFn function, void *user_data, unsigned mode)
+{
+    ENTER(cuLaunchHostFunc_v2);
+    (void)mode;
+    return host_function(stream, function, NULL, user_data);
+}
+
+CUDA_EXPORT cuLaunchHostFunc_v2_ptsz(CUstream stream, CUhostFn function, void *user_data, unsigned mode)
+{
+    ENTER(cuLaunchHostFunc_v2_ptsz);
+    (void)mode;
     return host_function(stream_of_thread(stream), function, NULL, user_data);
 }
 

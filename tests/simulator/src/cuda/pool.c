@@ -289,6 +289,51 @@ CUDA_EXPORT cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool)
     return CUDA_SUCCESS;
 }
 
+/* CUDA 13: the same by location. Pools of the host or of managed memory do not exist here. */
+static CUresult check_pool_location(const CUmemLocation *location, int type)
+{
+    REQUIRE(location, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(location->type == CU_MEM_LOCATION_TYPE_DEVICE && type == CU_MEM_ALLOCATION_TYPE_PINNED, CUDA_ERROR_NOT_SUPPORTED);
+    return driver_card(location->id) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
+static CUresult give_pool(CUmemoryPool *ret_pool, const CUmemLocation *location, int type, CUmemoryPool (*find)(CUdevice))
+{
+    REQUIRE(ret_pool, CUDA_ERROR_INVALID_VALUE);
+    CUresult result = check_pool_location(location, type);
+    if (result != CUDA_SUCCESS)
+        return result;
+    driver_lock();
+    *ret_pool = find(location->id);
+    driver_unlock();
+    return *ret_pool ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUDA_EXPORT cuMemGetDefaultMemPool(CUmemoryPool *ret_pool, CUmemLocation *location, int type)
+{
+    ENTER(cuMemGetDefaultMemPool);
+    return give_pool(ret_pool, location, type, pool_default);
+}
+
+CUDA_EXPORT cuMemGetMemPool(CUmemoryPool *ret_pool, CUmemLocation *location, int type)
+{
+    ENTER(cuMemGetMemPool);
+    return give_pool(ret_pool, location, type, current_pool);
+}
+
+CUDA_EXPORT cuMemSetMemPool(CUmemLocation *location, int type, CUmemoryPool pool)
+{
+    ENTER(cuMemSetMemPool);
+    CUresult result = check_pool_location(location, type);
+    if (result != CUDA_SUCCESS)
+        return result;
+    REQUIRE(require_pool(pool) == CUDA_SUCCESS && pool->device == location->id, CUDA_ERROR_INVALID_VALUE);
+    driver_lock();
+    g_currents[location->id] = pool;
+    driver_unlock();
+    return CUDA_SUCCESS;
+}
+
 /* pool NULL = the device's current one. */
 static CUresult allocate_async(CUdeviceptr *ret_address, size_t size_bytes, CUmemoryPool pool, CUstream handle)
 {

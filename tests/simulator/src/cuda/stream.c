@@ -409,3 +409,71 @@ CUDA_EXPORT cuStreamGetDevice_ptsz(CUstream stream, CUdevice *ret_device)
     ENTER(cuStreamGetDevice_ptsz);
     return device_of(stream_of_thread(stream), ret_device);
 }
+
+/* Kept and given back; they change no time here. */
+static CUresult set_attribute(CUstream handle, int id, const void *value)
+{
+    CUstream stream;
+    REQUIRE(value && id >= 0 && id < 16, CUDA_ERROR_INVALID_VALUE);
+    CUresult result = stream_resolve(handle, &stream);
+    if (result == CUDA_SUCCESS)
+        memcpy(stream->attributes[id], value, sizeof stream->attributes[id]);
+    return result;
+}
+
+static CUresult get_attribute(CUstream handle, int id, void *ret_value)
+{
+    CUstream stream;
+    REQUIRE(ret_value && id >= 0 && id < 16, CUDA_ERROR_INVALID_VALUE);
+    CUresult result = stream_resolve(handle, &stream);
+    if (result == CUDA_SUCCESS)
+        memcpy(ret_value, stream->attributes[id], sizeof stream->attributes[id]);
+    return result;
+}
+
+static CUresult copy_attributes(CUstream to_handle, CUstream from_handle)
+{
+    CUstream to, from;
+    CUresult result = stream_resolve(to_handle, &to);
+    if (result == CUDA_SUCCESS)
+        result = stream_resolve(from_handle, &from);
+    if (result == CUDA_SUCCESS && to != from)
+        memcpy(to->attributes, from->attributes, sizeof to->attributes);
+    return result;
+}
+
+CUDA_EXPORT cuStreamSetAttribute(CUstream stream, int id, const void *value)
+{
+    ENTER(cuStreamSetAttribute);
+    return set_attribute(stream, id, value);
+}
+
+CUDA_EXPORT cuStreamSetAttribute_ptsz(CUstream stream, int id, const void *value)
+{
+    ENTER(cuStreamSetAttribute_ptsz);
+    return set_attribute(stream_of_thread(stream), id, value);
+}
+
+CUDA_EXPORT cuStreamGetAttribute(CUstream stream, int id, void *ret_value)
+{
+    ENTER(cuStreamGetAttribute);
+    return get_attribute(stream, id, ret_value);
+}
+
+CUDA_EXPORT cuStreamGetAttribute_ptsz(CUstream stream, int id, void *ret_value)
+{
+    ENTER(cuStreamGetAttribute_ptsz);
+    return get_attribute(stream_of_thread(stream), id, ret_value);
+}
+
+CUDA_EXPORT cuStreamCopyAttributes(CUstream to, CUstream from)
+{
+    ENTER(cuStreamCopyAttributes);
+    return copy_attributes(to, from);
+}
+
+CUDA_EXPORT cuStreamCopyAttributes_ptsz(CUstream to, CUstream from)
+{
+    ENTER(cuStreamCopyAttributes_ptsz);
+    return copy_attributes(stream_of_thread(to), stream_of_thread(from));
+}
