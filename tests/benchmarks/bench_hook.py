@@ -7,8 +7,8 @@ Options: --build DIR, --runs N (15; odd), --quick (3 runs, short accuracy window
 (default build/bench-hook.json), --strict (exit status 1 if a target is missed).
 
 Runs on the simulated driver. Costs: one process per library and run, libraries in turn (A/B/A/B), medians over runs of medians over short
-batches, pinned to one CPU where one thread works. Accuracy: the simulator's own count of GPU time, in windows of 200 ms. The load average is
-in the result, because other work on the machine shows in it. Owns comparison and table; ``bench.c`` and ``accuracy`` measure.
+batches, pinned to one CPU where one thread works. Accuracy: the simulator's own count of GPU time, in windows of 200 ms. The load average
+is in the result, because other work on the machine shows in it. Owns comparison and table; ``bench.c`` and ``accuracy`` measure.
 """
 
 from __future__ import annotations

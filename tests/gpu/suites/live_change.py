@@ -1,0 +1,72 @@
+"""Live change: the host's page is in force for running processes at once, memory and cores, up and down."""
+
+from __future__ import annotations
+
+import time
+
+from tests.gpu.ground import MIB, Ground
+
+OUT_OF_MEMORY = 2
+
+
+def check_memory_grows_in_a_running_process(ground: Ground) -> None:
+    slot = ground.slot(128 * MIB)
+    with ground.agents(slot) as (agent,):
+        agent.done("fill", step_bytes=32 * MIB, most_bytes=128 * MIB)
+        assert agent.ask("alloc", size_bytes=32 * MIB)["result"] == OUT_OF_MEMORY
+        slot.change(memory_limit_bytes=160 * MIB)
+        agent.done("alloc", size_bytes=32 * MIB)
+        assert agent.done("info")["total"] == 160 * MIB
+        assert agent.ask("alloc", size_bytes=512)["result"] == OUT_OF_MEMORY
+
+
+def check_a_limit_below_the_usage_blocks_new_allocations_and_nothing_else(ground: Ground) -> None:
+    slot = ground.slot(256 * MIB)
+    with ground.agents(slot) as (agent,):
+        agent.done("fill", step_bytes=32 * MIB, most_bytes=192 * MIB)
+        slot.change(memory_limit_bytes=64 * MIB)
+        assert agent.ask("alloc", size_bytes=512)["result"] == OUT_OF_MEMORY
+        info, nvml = agent.done("info"), agent.done("nvml")["v1"]
+        assert (info["total"], info["free"]) == (64 * MIB, 0)
+        assert (nvml["total"], nvml["free"]) == (64 * MIB, 0)
+        agent.done("spin", us=500, milliseconds=50)
+        agent.done("free", count=5)
+        assert slot.used_bytes == 32 * MIB
+        agent.done("alloc", size_bytes=32 * MIB)
+
+
+def check_a_core_limit_changes_in_a_running_process(ground: Ground) -> None:
+    slot = ground.slot(256 * MIB, 20)
+    with ground.agents(slot) as (agent,):
+        for limit in (20, 70, 10):
+            slot.change(core_limit_percent=limit)
+            agent.done("spin", us=1000, milliseconds=300)
+            found = agent.done("spin", us=1000, milliseconds=1500)["share_percent"]
+            assert abs(found - limit) <= ground.tolerance_points, f"300 ms after the change to {limit} %: {found:.1f} %"
+
+
+def check_a_core_limit_can_be_lifted_and_put_back(ground: Ground) -> None:
+    slot = ground.slot(256 * MIB, 20)
+    with ground.agents(slot) as (agent,):
+        agent.done("spin", us=1000, milliseconds=300)
+        slot.change(core_limit_percent=0)
+        agent.done("spin", us=1000, milliseconds=300)
+        assert agent.done("spin", us=1000, milliseconds=500, style="async")["share_percent"] > 80
+        slot.change(core_limit_percent=20)
+        agent.done("spin", us=1000, milliseconds=600)
+        found = agent.done("spin", us=1000, milliseconds=1500)["share_percent"]
+        assert abs(found - 20) <= ground.tolerance_points, f"the limit of 20 % is back, the program gets {found:.1f} %"
+
+
+def check_a_hundred_changes_a_second_harm_nothing(ground: Ground) -> None:
+    slot = ground.slot(256 * MIB, 50)
+    with ground.agents(slot) as (agent,):
+        agent.send("spin", us=500, milliseconds=1000)
+        for turn in range(100):
+            slot.change(memory_limit_bytes=(128 + turn % 2 * 128) * MIB, core_limit_percent=30 + turn % 2 * 40)
+            time.sleep(0.01)
+        spun = agent.answer()
+        assert spun["result"] == 0
+        assert 15 < spun["share_percent"] < 85, f"between 30 and 70 %, the program got {spun['share_percent']:.1f} %"
+        slot.change(memory_limit_bytes=64 * MIB)
+        assert agent.ask("fill", step_bytes=2 * MIB, most_bytes=ground.most_bytes) == {"result": OUT_OF_MEMORY, "allocated": 64 * MIB}
