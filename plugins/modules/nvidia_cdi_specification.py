@@ -10,6 +10,7 @@ description:
   - Runs C(nvidia-ctk cdi generate) and replaces the specification if its content changed. Tenfold's device plugin takes a card's
     device nodes, libraries and hooks from it.
   - A file that was there before is recorded, and O(state=absent) gives it back.
+  - Device numbers can change with a reboot, so a unit C(tenfold-cdi-refresh.service) generates again at boot (O(refresh_at_boot)).
   - Check mode generates too, since that writes nothing, and so predicts a run exactly.
 options:
   path:
@@ -30,6 +31,10 @@ options:
     type: list
     elements: str
     default: []
+  refresh_at_boot:
+    description: Whether a systemd unit generates the specification again at each boot.
+    type: bool
+    default: true
   minimum_version:
     description: Least version of the toolkit; an older one is a failure.
     type: str
@@ -68,8 +73,11 @@ ARGUMENT_SPEC = {
     "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
     "executable": {"type": "str", "default": "nvidia-ctk"},
     "arguments": {"type": "list", "elements": "str", "default": []},
+    "refresh_at_boot": {"type": "bool", "default": True},
     "minimum_version": {"type": "str"},
 }
+UNIT_NAME = "tenfold-cdi-refresh.service"
+SYSTEMD_FOLDER = Path("/etc/systemd/system")
 
 
 class SpecificationError(Exception):
@@ -91,7 +99,7 @@ def toolkit_version(module: AnsibleModule, executable: str) -> str:
     found = re.search(r"version:?\s+v?(\d+(?:\.\d+)+)", stdout)
     if rc != 0 or not found:
         raise SpecificationError(f"`{executable} --version` failed with {rc} and said {(stderr or stdout).strip()!r}, expected a version")
-    version = str(found.group(1))
+    version: str = found.group(1)
     minimum = module.params["minimum_version"]
     if minimum and numbers_of(version) < numbers_of(minimum):
         raise SpecificationError(
@@ -107,7 +115,7 @@ def generate(module: AnsibleModule, executable: str) -> str:
         raise SpecificationError(f"`{executable} cdi generate` failed with {rc}: {stderr.strip()}")
     if "cdiVersion" not in stdout or "devices" not in stdout:
         raise SpecificationError(f"`{executable} cdi generate` wrote no specification but {stdout[:200]!r}; is a card present?")
-    return stdout
+    return str(stdout)
 
 
 def read(path: Path) -> str | None:
@@ -128,6 +136,38 @@ def replace(path: Path, text: str | None) -> None:
     Path(name).replace(path)
 
 
+def unit_text(module: AnsibleModule, executable: str, path: Path) -> str:
+    """The driver may be loaded later than we are started, so a failure is tried again, for five minutes."""
+    command = " ".join([executable, "cdi", "generate", *module.params["arguments"], f"--output={path}"])
+    return (
+        "# Written by Tenfold (role nvidia_runtime).\n"
+        "[Unit]\nDescription=CDI specification of the NVIDIA cards as this boot numbers them\n"
+        "After=nvidia-persistenced.service\nStartLimitIntervalSec=600\nStartLimitBurst=30\n\n"
+        f"[Service]\nType=oneshot\nExecStart={command}\nRestart=on-failure\nRestartSec=10s\n\n"
+        "[Install]\nWantedBy=multi-user.target\n"
+    )
+
+
+def keep_unit(module: AnsibleModule, text: str | None) -> bool:
+    """The unit as it must be, enabled; None removes it. Whether that is a change."""
+    unit = SYSTEMD_FOLDER / UNIT_NAME
+    if read(unit) == text:
+        return False
+    if not module.check_mode:
+        if text is None:
+            run(module, "systemctl", "disable", UNIT_NAME)
+        replace(unit, text)
+        if text is not None:
+            run(module, "systemctl", "enable", UNIT_NAME)
+    return True
+
+
+def run(module: AnsibleModule, *argv: str) -> None:
+    rc, stdout, stderr = module.run_command(list(argv))
+    if rc != 0:
+        raise SpecificationError(f"`{' '.join(argv)}` failed with {rc}: {(stderr or stdout).strip()}")
+
+
 def present(module: AnsibleModule, path: Path) -> dict[str, Any]:
     executable = module.get_bin_path(module.params["executable"], opt_dirs=["/usr/local/bin"])
     if executable is None:
@@ -139,14 +179,17 @@ def present(module: AnsibleModule, path: Path) -> dict[str, Any]:
         if record is None:
             replace(record_of(path), json.dumps({"original": before}) + "\n")
         replace(path, after)
+    wanted = unit_text(module, executable, path) if module.params["refresh_at_boot"] else None
+    unit_changed = keep_unit(module, wanted)
     diff = {"before": before or "", "after": after, "before_header": str(path), "after_header": str(path)}
-    return {"changed": before != after, "path": str(path), "toolkit_version": version, "diff": diff}
+    return {"changed": before != after or unit_changed, "path": str(path), "toolkit_version": version, "diff": diff}
 
 
 def absent(module: AnsibleModule, path: Path) -> dict[str, Any]:
     before, record = read(path), read(record_of(path))
+    unit_changed = keep_unit(module, None)
     if record is None:
-        return {"changed": False, "path": str(path)}
+        return {"changed": unit_changed, "path": str(path)}
     after = json.loads(record)["original"]
     if not module.check_mode:
         replace(path, after)

@@ -41,6 +41,28 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "cdi" / "nvidia.yaml"
 
 
+@pytest.fixture(autouse=True)
+def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """systemctl is recorded and not run."""
+    recorded: list[str] = []
+    (tmp_path / "systemd").mkdir()
+    monkeypatch.setattr(subject, "SYSTEMD_FOLDER", tmp_path / "systemd")
+    monkeypatch.setattr(subject, "run", lambda _, *argv: recorded.append(" ".join(argv)))
+    return recorded
+
+
+@pytest.mark.usefixtures("toolkit")
+def test_specification_is_generated_again_at_boot(run_module: Run, tmp_path: Path, path: Path, commands: list[str]) -> None:
+    """Device numbers of nvidia-uvm are given out at boot."""
+    run_module(subject.main, path=str(path), arguments=["--driver-root=/x"])
+    text = (tmp_path / "systemd" / subject.UNIT_NAME).read_text()
+    assert f"nvidia-ctk cdi generate --driver-root=/x --output={path}\n" in text
+    assert commands == [f"systemctl enable {subject.UNIT_NAME}"]
+    assert run_module(subject.main, path=str(path), arguments=["--driver-root=/x"])["changed"] is False
+    assert run_module(subject.main, path=str(path), refresh_at_boot=False)["changed"] is True
+    assert not list((tmp_path / "systemd").iterdir())
+
+
 @pytest.mark.usefixtures("toolkit")
 def test_specification_is_made_once(run_module: Run, path: Path) -> None:
     predicted = run_module(subject.main, path=str(path), _ansible_check_mode=True)
