@@ -18,6 +18,8 @@ from ansible.plugins.action import ActionBase
 # builder's own record, which changes while the version stays the same.
 NEEDED = ("libtenfold.so", "ld.so.preload", "vgpuctl")
 RECORD = "build.json"
+# By name and not by mode: a file that was fetched from a builder has lost its mode.
+EXECUTABLES = ("libtenfold.so", "vgpuctl", "tenfold-selftest")
 
 
 def archive_of(folder: Path) -> tuple[bytes, dict[str, dict[str, str]]]:
@@ -35,7 +37,7 @@ def archive_of(folder: Path) -> tuple[bytes, dict[str, dict[str, str]]]:
             member = tarfile.TarInfo(path.name)
             member.size = len(content)
             bundle.addfile(member, io.BytesIO(content))
-            mode = "0755" if path.stat().st_mode & 0o100 else "0644"
+            mode = "0755" if path.name in EXECUTABLES else "0644"
             files[path.name] = {"sha256": hashlib.sha256(content).hexdigest(), "mode": mode}
     return stream.getvalue(), files
 

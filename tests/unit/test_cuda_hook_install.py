@@ -64,7 +64,6 @@ class Node:
         source.mkdir(exist_ok=True)
         for name in action.NEEDED:
             (source / name).write_text(f"{name} of {version}\n")
-            (source / name).chmod(0o644 if name == "ld.so.preload" else 0o755)
         archive, files = action.archive_of(source)
         (self.folder / "hook.tar").write_bytes(archive)
         return self(check=check, state="staged", version=version, files=files, archive=str(self.folder / "hook.tar"))
@@ -205,7 +204,6 @@ class TestRemoving:
 def test_archive_carries_every_file_and_its_hash(tmp_path: Path) -> None:
     for name in (*action.NEEDED, "symbols.txt"):
         (tmp_path / name).write_text(name)
-    (tmp_path / "vgpuctl").chmod(0o755)
     _, files = action.archive_of(tmp_path)
     assert files["vgpuctl"] == {"sha256": hashlib.sha256(b"vgpuctl").hexdigest(), "mode": "0755"}
     assert files["symbols.txt"]["mode"] == "0644"
