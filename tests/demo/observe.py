@@ -28,7 +28,6 @@ class Inside:
     """What a container says of itself: the probe's JSON. cards is empty where no card is visible."""
 
     cards: tuple[dict[str, Any], ...]
-    refusal: dict[str, Any] | None
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ def parse_probe(log: str) -> Inside | None:
     for line in log.splitlines():
         if line.startswith("{"):
             report = json.loads(line)
-            return Inside(tuple(report["cards"]), report.get("refusal"))
+            return Inside(tuple(report["cards"]))
     return None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 from .observe import PodView
 from .scenes import PodRequest, Scene
@@ -56,11 +57,10 @@ def broken_by_pod(request: PodRequest, view: PodView) -> list[str]:
             broken.append(f"{where}: {source} shows {total_bytes} bytes in all, expected {request.memory_mib * MIB}")
     if card["core_limit_percent"] != request.limit_cores_percent:
         broken.append(f"{where}: core limit {card['core_limit_percent']} %, expected {request.limit_cores_percent} %")
-    return broken + _broken_refusal(where, request, view)
+    return broken + _broken_refusal(where, request, card["refusal"])
 
 
-def _broken_refusal(where: str, request: PodRequest, view: PodView) -> list[str]:
-    refusal = view.inside.refusal if view.inside else None
+def _broken_refusal(where: str, request: PodRequest, refusal: dict[str, Any] | None) -> list[str]:
     if refusal is None:
         return [f"{where}: allocated without end, expected a refusal at {request.memory_mib} MiB"]
     broken = []

@@ -20,8 +20,8 @@ def _cells(view: PodView, request: PodRequest) -> tuple[str, ...]:
     if view.inside and view.inside.cards:
         card = view.inside.cards[0]
         inside = f"{card['uuid'][:12]} {card['cuda_total_bytes'] // MIB:>5} MiB {card['core_limit_percent']:>3} %"
-    if view.inside and view.inside.refusal:
-        refused = f"{view.inside.refusal['allocated_bytes']:>11} B"
+        if card["refusal"]:
+            refused = f"{card['refusal']['allocated_bytes']:>11} B"
     return view.name, request.tier or "custom", annotation, inside, refused
 
 

@@ -20,10 +20,10 @@ def view(name: str = "small-1", card: str = "GPU-a", **inside: Any) -> PodView:
         "cuda_total_bytes": 8192 * MIB,
         "nvml_total_bytes": 8192 * MIB,
         "core_limit_percent": 10,
+        "refusal": {"allocated_bytes": 8192 * MIB, "result": 2},
         **inside,
     }
-    refusal = {"allocated_bytes": 8192 * MIB, "result": 2}
-    return PodView(name, "node-1", "Running", "", card, 8192, 10, Inside((card_report,), refusal))
+    return PodView(name, "node-1", "Running", "", card, 8192, 10, Inside((card_report,)))
 
 
 def test_a_right_slice_breaks_nothing() -> None:
@@ -39,7 +39,7 @@ def test_a_right_slice_breaks_nothing() -> None:
         (view(nvml_total_bytes=1), "nvml shows 1 bytes"),
         (view(core_limit_percent=100), "core limit 100 %, expected 10 %"),
         (replace(view(), inside=None), "no view from inside"),
-        (replace(view(), inside=Inside((), None)), "sees 0 cards"),
+        (replace(view(), inside=Inside(())), "sees 0 cards"),
     ],
 )
 def test_a_wrong_slice_is_named_with_both_numbers(wrong: PodView, said: str) -> None:
@@ -55,9 +55,7 @@ def test_a_wrong_slice_is_named_with_both_numbers(wrong: PodView, said: str) -> 
     ],
 )
 def test_a_refusal_must_come_at_exactly_the_quota(refusal: dict[str, int] | None, said: str) -> None:
-    inside = view().inside
-    assert inside is not None
-    broken = promises.broken_by_pod(REQUEST, replace(view(), inside=replace(inside, refusal=refusal)))
+    broken = promises.broken_by_pod(REQUEST, view(refusal=refusal))
     assert len(broken) == 1
     assert said in broken[0]
 
@@ -76,7 +74,7 @@ def test_a_missing_pod_breaks_the_scene() -> None:
 
 
 def test_a_bare_pod_that_sees_a_card_breaks_its_promise() -> None:
-    assert promises.broken_by_bare_pod(replace(view("bare"), inside=Inside((), None))) == []
+    assert promises.broken_by_bare_pod(replace(view("bare"), inside=Inside(()))) == []
     assert promises.broken_by_bare_pod(view("bare")) == ["pod 'bare' has no slice and sees card GPU-a"]
 
 
@@ -91,7 +89,7 @@ def test_assignment_and_probe_are_read_as_they_are_written() -> None:
     assert parse_assignment("GPU-a,NVIDIA,512,20:") == ("GPU-a", 512, 20)
     assert parse_assignment("") == ("", 0, 0)
     assert parse_probe("warning\n") is None
-    assert parse_probe('note\n{"cards": [], "refusal": null}\n') == Inside((), None)
+    assert parse_probe('note\n{"cards": []}\n') == Inside(())
 
 
 def test_the_table_shows_each_pods_view_beside_its_annotation() -> None:

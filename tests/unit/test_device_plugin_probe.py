@@ -42,12 +42,12 @@ class TestAllocation:
     def test_finds_the_quota_to_the_byte_and_gives_everything_back(self, size_bytes: int, largest: int) -> None:
         memory = Memory(size_bytes, largest)
         found = probe.allocate_until_refused(memory.allocate, memory.free)
-        assert found["sum_bytes"] == size_bytes
-        assert (found["refusal_code"], memory.free_bytes) == (OUT_OF_MEMORY, size_bytes)
+        assert found["allocated_bytes"] == size_bytes
+        assert (found["result"], memory.free_bytes) == (OUT_OF_MEMORY, size_bytes)
 
     def test_ends_on_a_driver_that_never_refuses(self) -> None:
         found = probe.allocate_until_refused(lambda _size: (0, 1), lambda _address: None)
-        assert (found["blocks"], found["refusal_code"]) == (probe.BLOCKS_MAXIMUM, 0)
+        assert (found["blocks"], found["result"]) == (probe.BLOCKS_MAXIMUM, 0)
 
 
 class TestSpin:
@@ -65,9 +65,9 @@ class TestSpin:
             queued[0] = 0
 
         found = probe.spin(launch, synchronise, kernel_us, 2.0, lambda: clock[0])
-        assert found["busy_percent"] == pytest.approx(share * 100, rel=0.001)
-        assert found["launched_us"] == found["kernels"] * kernel_us
-        assert 2.0 <= found["wall_seconds"] <= 2.0 + max(kernel_us, probe.QUEUED_US) / 1e6 / share + 0.001
+        assert found["share_percent"] == pytest.approx(share * 100, rel=0.001)
+        assert found["gpu_us"] == found["launches"] * kernel_us
+        assert 2.0e6 <= found["wall_us"] <= 2.0e6 + max(kernel_us, probe.QUEUED_US) / share + 1000
 
 
 class TestTheProgram:

@@ -23,8 +23,15 @@ MIB = 1 << 20
 UUID = "GPU-00000000-0000-0000-0000-000000000001"
 REQUEST = slices.ProbeRequest("small", 8192, 10, 10)
 GOOD: dict[str, Any] = {
-    "cards": [{"uuid": UUID, "cuda_total_bytes": 8192 * MIB, "nvml_total_bytes": 8192 * MIB, "core_limit_percent": 10}],
-    "refusal": {"allocated_bytes": 8192 * MIB, "result": 2},
+    "cards": [
+        {
+            "uuid": UUID,
+            "cuda_total_bytes": 8192 * MIB,
+            "nvml_total_bytes": 8192 * MIB,
+            "core_limit_percent": 10,
+            "refusal": {"allocated_bytes": 8192 * MIB, "result": 2},
+        }
+    ]
 }
 FULL_ALLOCATABLE = {"volcano.sh/vgpu-number": "40", "volcano.sh/vgpu-memory": "163840", "volcano.sh/vgpu-cores": "200"}
 
@@ -56,10 +63,10 @@ class TestJudgingAReport:
             (("cards", 0, "cuda_total_bytes"), 81920 * MIB, "cuda shows 85899345920 bytes in all, expected 8589934592"),
             (("cards", 0, "nvml_total_bytes"), 81920 * MIB, "nvml shows"),
             (("cards", 0, "core_limit_percent"), 100, "core limit is 100 %, expected 10 %"),
-            (("refusal", "allocated_bytes"), 8192 * MIB + 1, "refused after 8589934593 bytes, expected exactly 8589934592"),
-            (("refusal", "allocated_bytes"), 8191 * MIB, "expected exactly"),
-            (("refusal", "result"), 999, "refused with CUresult 999, expected 2"),
-            (("refusal",), None, "allocated without end"),
+            (("cards", 0, "refusal", "allocated_bytes"), 8192 * MIB + 1, "refused after 8589934593 bytes, expected exactly 8589934592"),
+            (("cards", 0, "refusal", "allocated_bytes"), 8191 * MIB, "expected exactly"),
+            (("cards", 0, "refusal", "result"), 999, "refused with CUresult 999, expected 2"),
+            (("cards", 0, "refusal"), None, "allocated without end"),
             (("cards",), [], "sees 0 cards, expected 1"),
         ],
     )
@@ -135,7 +142,7 @@ class TestProbing:
     def test_a_slice_without_its_limit_fails_the_run(self, kube: tuple[FakeKube, str], run_module: RunModule) -> None:
         state, path = kube
         add_node(state, "gpu-1")
-        run_pods(state, {**GOOD, "refusal": None})
+        run_pods(state, {"cards": [{**GOOD["cards"][0], "refusal": None}]})
         result = run_module(slice_probe.main, kubeconfig=path, nodes=["gpu-1"], **OPTIONS)
         assert result["failed"] and "gpu-1" in result["msg"] and "allocated without end" in result["msg"]
         assert not [key for key in state.objects if key[0] == "Pod"]

@@ -128,7 +128,7 @@ def broken_promises(report: Mapping[str, Any], request: ProbeRequest, booked_uui
             broken.append(f"{source} shows {total_bytes} bytes in all, expected {quota_bytes}")
     if card.get("core_limit_percent") != request.limit_cores_percent:
         broken.append(f"core limit is {card.get('core_limit_percent')} %, expected {request.limit_cores_percent} %")
-    refusal = report.get("refusal")
+    refusal = card.get("refusal")
     if not refusal:
         return [*broken, f"allocated without end, expected a refusal at {quota_bytes} bytes"]
     if refusal.get("allocated_bytes") != quota_bytes:

@@ -3,10 +3,12 @@
 Owns the view from inside a slice; it runs in any image that has this package and Python, with no other package. It believes what the
 libraries answer, because that is what a program would believe; the page and the state that the host wrote are shown beside it.
 
-Output (--json): {"cards": [{index, uuid, name, compute: {total_bytes, free_bytes}, nvml: {uuid, name, total_bytes, used_bytes, free_bytes},
-page: {memory_limit_bytes, core_limit_percent, mode}, core_limit_percent, allocation?, spin?}], "hook": {loaded, page}, "messages": [...]}.
-allocation: {sum_bytes, blocks, refused_bytes, refusal_code, refusal_name}. spin: {kernels, launched_us, wall_seconds, busy_percent,
-charged_us}. Exit: 0, also without any card; 1 when a card is visible and CUDA fails in a way that is no refusal.
+Output (--json), one line: {"cards": [{index, uuid, name, cuda_total_bytes, cuda_free_bytes, cuda_device_total_bytes, nvml_total_bytes,
+nvml_used_bytes, nvml_free_bytes, core_limit_percent, page: {memory_limit_bytes, core_limit_percent, mode}, refusal, spin}],
+"hook": {loaded, page}, "messages": [...]}. NVML's numbers are None where NVML does not show the card.
+refusal (with --allocate-until-refused, else None): {allocated_bytes, blocks, refused_bytes, result, name}; result is the CUresult, 0 if
+nothing was ever refused. spin (with --spin-seconds, else None): {launches, kernel_us, gpu_us, wall_us, share_percent, charged_us}.
+Exit: 0, also without any card; 1 when a card is visible and CUDA fails in a way that is no refusal.
 """
 
 from __future__ import annotations
@@ -194,7 +196,7 @@ def allocate_until_refused(allocate: Callable[[int], tuple[int, int]], free: Cal
             sum_bytes += size_bytes
     for address in held:
         free(address)
-    return {"sum_bytes": sum_bytes, "blocks": len(held), "refused_bytes": refused_bytes, "refusal_code": refusal}
+    return {"allocated_bytes": sum_bytes, "blocks": len(held), "refused_bytes": refused_bytes, "result": refusal}
 
 
 def spin(
@@ -209,14 +211,14 @@ def spin(
             launch()
         synchronise()
         kernels += batch
-    wall_seconds = now() - start
-    launched_us = kernels * kernel_us
+    wall_us = (now() - start) * 1e6
+    gpu_us = kernels * kernel_us
     return {
-        "kernels": kernels,
+        "launches": kernels,
         "kernel_us": kernel_us,
-        "launched_us": launched_us,
-        "wall_seconds": round(wall_seconds, 6),
-        "busy_percent": round(launched_us / wall_seconds / 10_000, 2),
+        "gpu_us": gpu_us,
+        "wall_us": round(wall_us),
+        "share_percent": round(100 * gpu_us / wall_us, 2),
     }
 
 
@@ -262,14 +264,14 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _card(cuda: Cuda, index: int, handle: int, options: argparse.Namespace) -> dict[str, Any]:
     seen = cuda.describe(handle)
-    card: dict[str, Any] = {"index": index, "uuid": seen["uuid"], "name": seen["name"]}
+    card: dict[str, Any] = {"index": index, "uuid": seen["uuid"], "name": seen["name"], "refusal": None, "spin": None}
     cuda.enter(handle)
     try:
         free_bytes, total_bytes = cuda.memory()
-        card["compute"] = {"device_total_bytes": seen["total_bytes"], "total_bytes": total_bytes, "free_bytes": free_bytes}
+        card.update(cuda_device_total_bytes=seen["total_bytes"], cuda_total_bytes=total_bytes, cuda_free_bytes=free_bytes)
         if options.allocate_until_refused:
             found = allocate_until_refused(cuda.allocate, cuda.free)
-            card["allocation"] = {**found, "refusal_name": cuda.name_of(found["refusal_code"])}
+            card["refusal"] = {**found, "name": cuda.name_of(found["result"])}
         if options.spin_seconds:
             card["spin"] = _spin_on(cuda, seen["uuid"], options)
     finally:
@@ -313,13 +315,14 @@ def _hook() -> dict[str, Any]:
 
 def _add_nvml(report: dict[str, Any]) -> None:
     """NVML's view beside CUDA's, by UUID; cards that only NVML shows are worth a message."""
+    seen: dict[str, dict[str, Any]] = {}
     try:
         seen = {card["uuid"]: card for card in Nvml().cards()}
     except (OSError, ProbeError, AttributeError) as error:
         report["messages"].append(f"no NVML in this container: {error}")
-        return
     for card in report["cards"]:
-        card["nvml"] = seen.pop(card["uuid"], None)
+        memory = seen.pop(card["uuid"], {})
+        card.update({f"nvml_{name}": memory.get(name) for name in ("total_bytes", "used_bytes", "free_bytes")})
     if seen:
         report["messages"].append(f"NVML shows cards that CUDA does not: {', '.join(sorted(seen))}")
 
@@ -346,14 +349,14 @@ def _for_people(report: dict[str, Any]) -> str:
     for card in report["cards"]:
         limit = card["core_limit_percent"]
         lines.append(
-            f"card {card['index']}  {card['uuid']}  {card['name']}  {card['compute']['total_bytes'] // 2**20} MiB  "
-            f"{card['compute']['free_bytes'] // 2**20} MiB free  cores {'unlimited' if limit in (None, 100) else f'{limit} %'}"
+            f"card {card['index']}  {card['uuid']}  {card['name']}  {card['cuda_total_bytes'] // 2**20} MiB  "
+            f"{card['cuda_free_bytes'] // 2**20} MiB free  cores {'unlimited' if limit in (None, 100) else f'{limit} %'}"
         )
-        if "allocation" in card:
-            found = card["allocation"]
-            lines.append(f"  allocated {found['sum_bytes']} bytes, then {found['refusal_name']} ({found['refusal_code']})")
-        if "spin" in card:
-            lines.append(f"  {card['spin']['busy_percent']} percent of GPU time in {card['spin']['wall_seconds']:g} s")
+        if card["refusal"]:
+            found = card["refusal"]
+            lines.append(f"  allocated {found['allocated_bytes']} bytes, then {found['name']} ({found['result']})")
+        if card["spin"]:
+            lines.append(f"  {card['spin']['share_percent']} percent of GPU time in {card['spin']['wall_us'] / 1e6:g} s")
     return "\n".join(lines + report["messages"])
 
 
