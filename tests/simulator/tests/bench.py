@@ -45,9 +45,9 @@ class CudaError(AssertionError):
 class Process:
     """A process that uses the simulated driver; killed at the end of its ``with``."""
 
-    def __init__(self, environment: dict[str, str]) -> None:
+    def __init__(self, environment: dict[str, str], prefix: Sequence[str] = ()) -> None:
         self.child = subprocess.Popen(
-            [sys.executable, "-S", str(HERE / "agent.py")],
+            [*prefix, sys.executable, "-S", str(HERE / "agent.py")],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -170,8 +170,9 @@ class Machine:
     def environment(self) -> dict[str, str]:
         return {"TENFOLD_SIM_STATE": str(self.state), "LD_LIBRARY_PATH": str(self.driver)}
 
-    def process(self) -> Process:
-        process = Process(self.environment)
+    def process(self, *prefix: str) -> Process:
+        """prefix: a command that runs the process, such as unshare."""
+        process = Process(self.environment, prefix)
         self.processes.append(process)
         return process
 

@@ -126,7 +126,7 @@ except n.NVMLError as error:
         with machine.process().start() as process:
             process.load_spin()
             before_us = int(time.time() * 1e6)
-            process.launch(400_000)
+            process.launch(20_000_000)  # killed with its process
             time.sleep(0.15)
             code, rows = self.sample(machine)
             assert (code, len(rows)) == (0, 1)

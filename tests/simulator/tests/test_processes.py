@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import random
 import signal
+import subprocess
 import time
 
 import pytest
 
-from .bench import BLOCK, MIB, NOT_INITIALIZED, Machine, out
+from .bench import BLOCK, MIB, NOT_INITIALIZED, Machine, Process, out
 
 
 def test_the_memory_of_a_killed_process_comes_back(machine: Machine) -> None:
@@ -66,6 +67,52 @@ def test_a_child_that_outlives_its_parent_holds_nothing(machine: Machine) -> Non
             assert machine.card()["used_bytes"] == 0
         finally:
             os.kill(child, signal.SIGKILL)
+
+
+class TestOtherNamespaces:
+    """Containers have pid namespaces of their own; the machine is one all the same."""
+
+    @pytest.fixture
+    def inside(self, machine: Machine) -> Process:
+        command = ["unshare", "--pid", "--fork", "--kill-child"]
+        if subprocess.run([*command, "true"], capture_output=True, check=False).returncode:
+            pytest.skip("no pid namespaces here")
+        return machine.process(*command).start()
+
+    def test_a_process_has_its_own_pid_and_a_made_up_host_pid(self, machine: Machine, inside: Process) -> None:
+        inside.alloc(BLOCK)
+        entry = machine.truth()["processes"][0]
+        assert inside.special("pid") == entry["pid"] == 1
+        assert entry["host_pid"] >= 4_200_000
+        assert f"{entry['host_pid']}, 2 MiB" in machine.smi("--query-compute-apps=pid,used_memory", "--format=csv").stdout
+
+    def test_its_life_is_seen_from_outside(self, machine: Machine, inside: Process) -> None:
+        inside.alloc(BLOCK)
+        assert machine.card()["used_bytes"] == BLOCK
+        inside.kill()
+        deadline = time.monotonic() + 5
+        while machine.card()["used_bytes"] and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert machine.card()["used_bytes"] == 0
+
+    def test_another_user_may_use_the_machine(self, machine: Machine) -> None:
+        if os.geteuid() != 0:
+            pytest.skip("needs root to become someone else")
+        # the test's folders are root's alone: an open descriptor leads the way in
+        with open(machine.state, "r+b") as state:
+            done = subprocess.run(
+                [str(machine.driver / "tenfold-sim"), "--state", f"/proc/self/fd/{state.fileno()}", "info"],
+                pass_fds=[state.fileno()],
+                capture_output=True,
+                text=True,
+                timeout=20,
+                check=False,
+                user=65534,
+                group=65534,
+            )
+        if "Permission denied" in done.stderr and not os.access(machine.driver, os.X_OK):
+            pytest.skip("the build folder is closed to other users")
+        assert done.returncode == 0, done.stderr
 
 
 def test_without_a_machine_there_is_no_device(bare_machine: Machine) -> None:

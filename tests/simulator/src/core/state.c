@@ -62,7 +62,7 @@ static void recompute_totals(struct sim_state *state)
 {
     for (uint32_t card = 0; card < state->card_count; card++) {
         uint64_t used_bytes = 0;
-        for (uint32_t i = 0; i < SIM_SLOTS_MAX; i++)
+        for (uint32_t i = 0; i < state->slot_ceiling; i++)
             if (state->slots[i].live)
                 used_bytes += state->slots[i].usage[card].reserved_bytes;
         state->cards[card].used_bytes = used_bytes;
@@ -159,6 +159,8 @@ static void open_slot(struct sim_machine *machine)
 {
     struct sim_state *state = machine->state;
     struct sim_slot *slot = machine->slot;
+    if (state->slot_ceiling <= machine->slot_index)
+        state->slot_ceiling = machine->slot_index + 1;
     if (slot->live) /* its last owner was killed */
         state_release_slot(state, machine->slot_index, true);
     memset(slot, 0, sizeof *slot);
@@ -292,7 +294,7 @@ void state_release_slot(struct sim_state *state, uint32_t slot_index, bool found
 uint32_t state_reap(struct sim_machine *machine)
 {
     uint32_t found = 0;
-    for (uint32_t i = 0; i < SIM_SLOTS_MAX; i++)
+    for (uint32_t i = 0; i < machine->state->slot_ceiling; i++)
         if (machine->state->slots[i].live && !state_is_slot_alive(machine, i)) {
             state_release_slot(machine->state, i, true);
             found++;

@@ -16,7 +16,7 @@
 #include <stdint.h>
 
 #define SIM_MAGIC UINT64_C(0x31304d4953464e54) /* "TNFSIM01" */
-#define SIM_ABI 2u
+#define SIM_ABI 3u
 #define SIM_DEFAULT_STATE "/run/nvidia-persistenced/socket" /* the NVIDIA toolkit mounts it into containers, read-write */
 #define SIM_STATE_VARIABLE "TENFOLD_SIM_STATE"
 
@@ -198,6 +198,8 @@ struct sim_state {
     uint32_t device_nodes_required; /* 1: a process sees a card only if it may open /dev/nvidia<minor> */
     uint64_t pid_namespace; /* inode of the machine's own pid namespace */
     uint32_t next_host_pid;
+    uint32_t slot_ceiling; /* no slot from here on was ever used: scans end here */
+    uint32_t filler;
     uint32_t next_generation;
     uint64_t next_sequence;
     int64_t created_ns;

@@ -67,7 +67,7 @@ static CUresult may_enter(uint32_t card_index)
     if (card->compute_mode != MODE_EXCLUSIVE_PROCESS)
         return CUDA_SUCCESS;
     state_reap(machine);
-    for (uint32_t i = 0; i < SIM_SLOTS_MAX; i++)
+    for (uint32_t i = 0; i < machine->state->slot_ceiling; i++)
         REQUIRE(i == machine->slot_index || !machine->state->slots[i].live || !machine->state->slots[i].usage[card_index].contexts,
                 CUDA_ERROR_DEVICE_UNAVAILABLE);
     return CUDA_SUCCESS;

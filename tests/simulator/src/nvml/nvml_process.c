@@ -19,7 +19,7 @@ static unsigned list_processes(nvmlDevice_t device, unsigned room, void (*emit)(
     unsigned count = 0;
     state_lock(machine);
     state_reap(machine);
-    for (uint32_t i = 0; i < SIM_SLOTS_MAX; i++) {
+    for (uint32_t i = 0; i < machine->state->slot_ceiling; i++) {
         const struct sim_slot *slot = &machine->state->slots[i];
         if (!is_on_card(slot, device->card))
             continue;
@@ -108,7 +108,7 @@ NVML_EXPORT nvmlSystemGetProcessName(unsigned pid, char *ret_name, unsigned size
     char name[SIM_NAME_BYTES] = "";
     REQUIRE(ret_name && size_bytes, NVML_ERROR_INVALID_ARGUMENT);
     state_lock(machine);
-    for (uint32_t i = 0; i < SIM_SLOTS_MAX; i++)
+    for (uint32_t i = 0; i < machine->state->slot_ceiling; i++)
         if (machine->state->slots[i].live && machine->state->slots[i].host_pid == pid)
             memcpy(name, machine->state->slots[i].name, sizeof name);
     state_unlock(machine);
@@ -135,7 +135,7 @@ static nvmlReturn_t write_utilisation(nvmlDevice_t device, nvmlProcessUtilizatio
     unsigned found = 0;
     state_lock(machine);
     timeline_advance(state, device->card, now_ns);
-    for (uint32_t i = 0; i < SIM_SLOTS_MAX; i++) {
+    for (uint32_t i = 0; i < machine->state->slot_ceiling; i++) {
         const struct sim_slot *slot = &state->slots[i];
         if (!is_on_card(slot, device->card) || !slot->usage[device->card].channel)
             continue;

@@ -138,7 +138,7 @@ static uint32_t users_of(const char *path)
     uint32_t users = 0;
     if (state_attach(path, &machine) != 0)
         return 0;
-    for (uint32_t i = 0; i < SIM_SLOTS_MAX; i++)
+    for (uint32_t i = 0; i < machine.state->slot_ceiling; i++)
         users += machine.state->slots[i].live && i != machine.slot_index;
     state_detach(&machine);
     return users;

@@ -77,7 +77,7 @@ static int set_word(const struct word *words, const char *key, const char *value
             *ret_value = words->value;
             return 0;
         }
-    snprintf(error, error_bytes, "%s is \"%s\", which is not one of its words (see profiles/README.md)", key, value);
+    snprintf(error, error_bytes, "%s is \"%s\", which is not one of its words; see the table in sim_profile.c", key, value);
     return -1;
 }
 

@@ -37,10 +37,13 @@ static void print_card_json(const struct sim_state *state, uint32_t index, int64
            u64(card->xid_sequence), card->lost ? "true" : "false");
 }
 
+/* What is left to do in each channel; the copy of the machine has no channels, which are large and mostly untouched. */
+static int64_t g_pending_ns[SIM_CHANNELS_MAX];
+
 static void print_usage_json(const struct sim_state *state, const struct sim_slot *slot, uint32_t card)
 {
     const struct sim_usage *usage = &slot->usage[card];
-    int64_t pending_ns = usage->channel ? state->channels[usage->channel - 1].backlog_ns : 0;
+    int64_t pending_ns = usage->channel ? g_pending_ns[usage->channel - 1] : 0;
     printf("      {\"index\": %u, \"uuid\": \"%s\", \"requested_bytes\": %llu, \"allocated_bytes\": %llu, \"reserved_bytes\": %llu, "
            "\"context_bytes\": %llu, \"peak_reserved_bytes\": %llu, \"contexts\": %u, \"gpu_time_ns\": %llu, \"launches\": %llu, "
            "\"pending_ns\": %lld}",
@@ -53,7 +56,7 @@ static void print_processes_json(const struct sim_machine *machine)
 {
     const struct sim_state *state = machine->state;
     const char *separator = "";
-    for (uint32_t i = 0; i < SIM_SLOTS_MAX; i++) {
+    for (uint32_t i = 0; i < state->slot_ceiling; i++) {
         const struct sim_slot *slot = &state->slots[i];
         if (!slot->live || i == machine->slot_index)
             continue;
@@ -126,7 +129,7 @@ static void print_table(const struct sim_machine *machine)
         const struct sim_card *c = &state->cards[card];
         printf("card %u  %s  %s  used %llu of %llu MiB  busy %.3f s\n", card, c->uuid_text, c->name, u64(c->used_bytes >> 20),
                u64(memory_total_bytes(c) >> 20), (double)c->timeline.busy_ns / 1e9);
-        for (uint32_t i = 0; i < SIM_SLOTS_MAX; i++) {
+        for (uint32_t i = 0; i < state->slot_ceiling; i++) {
             const struct sim_slot *slot = &state->slots[i];
             if (slot->live && (slot->usage[card].contexts || slot->gpu_time_ns[card]))
                 printf("    pid %-8d (host %u)  %10llu KiB  %10.3f s GPU time  %s\n", slot->pid, slot->host_pid,
@@ -149,9 +152,16 @@ int command_truth(const char *path, struct arguments *arguments)
     int64_t now_ns = state_now_ns();
     for (uint32_t card = 0; card < machine.state->card_count; card++)
         timeline_advance(machine.state, card, now_ns);
+    const size_t bytes = offsetof(struct sim_state, channels);
     struct sim_state *copy = malloc(sizeof *copy); /* printing may block: not under the lock */
     if (copy)
-        memcpy(copy, machine.state, sizeof *copy);
+        memcpy(copy, machine.state, bytes);
+    for (uint32_t i = 0; i < machine.state->slot_ceiling; i++)
+        for (uint32_t card = 0; card < machine.state->card_count; card++) {
+            const uint32_t channel = machine.state->slots[i].usage[card].channel;
+            if (channel)
+                g_pending_ns[channel - 1] = machine.state->channels[channel - 1].backlog_ns;
+        }
     state_unlock(&machine);
     struct sim_machine view = machine;
     view.state = copy;
