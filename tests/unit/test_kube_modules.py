@@ -131,6 +131,17 @@ class TestPatching:
         assert result["failed"] and "no Node 'gpu1'" in result["msg"]
         assert state.writes == []
 
+    def test_a_fleet_is_read_with_one_request(self, kube: tuple[FakeKube, str], run_module: RunModule) -> None:
+        state, path = kube
+        names = [f"gpu-{number}" for number in range(20)]
+        for name in names:
+            state.put(node(name, labels={"tenfold.dev/enforcement": "hook"} if name == "gpu-7" else {}))
+        state.put(node("cpu-1"))
+        result = run_module(cluster_patch.main, kubeconfig=path, kind="Node", names=names, patch=PATCH)
+        assert result["patched"] == [name for name in names if name != "gpu-7"]
+        result = run_module(cluster_patch.main, kubeconfig=path, kind="Node", names=[*names, "gpu-20"], patch=PATCH)
+        assert "no Node 'gpu-20'" in result["msg"]
+
     def test_a_null_removes_and_then_is_satisfied(self, kube: tuple[FakeKube, str], run_module: RunModule) -> None:
         state, path = kube
         state.put(node("gpu-1", annotations={"a": "1", "b": "2"}))
