@@ -10,9 +10,11 @@ from __future__ import annotations
 import copy
 import itertools
 import json
+import os
 import queue
 import random
 import shutil
+import struct
 import tempfile
 import threading
 import time
@@ -707,6 +709,14 @@ class Bench:
         created = self.kubelet.start(found)
         self.cluster.change(found, phase="Running")
         return created
+
+    def spend(self, slot: str, used_bytes: int, gpu_time_us: int = 0) -> None:
+        """What the hook of one process in the container writes into the state for the first card."""
+        first_slot = region.STATE_SLOTS_OFFSET
+        with open(self.settings.slots_dir / slot / "state", "r+b") as stream:
+            os.pwrite(stream.fileno(), struct.pack("<QQ", used_bytes, gpu_time_us), region.STATE_GPUS_OFFSET + region.UUID_CHARS)
+            os.pwrite(stream.fileno(), struct.pack("<Q", 2 if used_bytes else 0), first_slot)
+            os.pwrite(stream.fileno(), struct.pack("<Q", used_bytes), first_slot + region.SLOT_USED_OFFSET)
 
     def end(self, found: dict[str, Any]) -> None:
         """Delete a pod the graceful way: it ends, the kubelet frees its ids, the object goes."""

@@ -410,17 +410,45 @@ class TestATakenCard:
             bench.kubelet.start(third)
         assert bench.plugin.reporter.refusals["no_room"] >= 1
 
-    def test_a_force_deleted_pod_keeps_its_share_for_the_grace_time(self, bench: Bench) -> None:
+    def test_a_force_deleted_pod_keeps_its_share_for_a_while_if_its_processes_show_memory(self, bench: Bench) -> None:
         bench.start()
         first, second = pod("first", "xlarge"), pod("second", "large")
-        bench.run(first)
-        bench.settle()
+        bench.spend(bench.run(first).slot, 5 * MIB)
         bench.cluster.delete(first)
         bench.bind(second)
         assert second["metadata"]["uid"] not in bench.plugin.binder.ledger.bookings
-        bench.clock.advance(bench.settings.slot_grace_seconds)
-        bench.plugin.binder.settle()
+        bench.clock.advance(bench.settings.forced_grace_seconds)
+        bench.settle()
         assert bench.plugin.binder.ledger.bookings[second["metadata"]["uid"]].cards == {CARD_A}
+
+    def test_a_force_deleted_pod_without_device_memory_frees_its_share_at_once(self, bench: Bench) -> None:
+        bench.start()
+        first, second = pod("first", "xlarge"), pod("second", "large")
+        bench.spend(bench.run(first).slot, 0)
+        bench.cluster.delete(first)
+        bench.bind(second)
+        assert bench.plugin.binder.ledger.bookings[second["metadata"]["uid"]].cards == {CARD_A}
+
+    def test_a_start_waits_for_a_force_deleted_pods_processes(self, bench: Bench) -> None:
+        bench.start()
+        first, second = pod("first", "xlarge"), pod("second", "large")
+        slot = bench.run(first).slot
+        bench.spend(slot, 5 * MIB)
+        bench.cluster.delete(first)
+        bench.bind(second)
+        bench.kubelet.admit(second)
+        ending = threading.Timer(0.05, bench.spend, args=(slot, 0))
+        ending.start()
+        assert slices(bench.kubelet.start(second)) == [(CARD_A, 32768, 60)]
+        ending.join()
+
+    def test_the_capacity_does_not_count_what_is_about_to_fall_free(self, bench: Bench) -> None:
+        bench.start()
+        first = pod("first", "xlarge")
+        bench.spend(bench.run(first).slot, 5 * MIB)
+        bench.cluster.delete(first)
+        bench.settle()
+        assert bench.cluster.node_object["status"]["capacity"][wire.RESOURCE_MEMORY] == str(2 * CARD_MIB)
 
     def test_a_card_that_was_pulled_is_left_for_another(self, bench: Bench) -> None:
         bench.start()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import struct
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -12,7 +10,6 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tenfold_device_plugin._domain import region
 from tenfold_device_plugin.metrics import MetricsServer
 from tests.unit.device_plugin_bench import CARD_A, CARD_B, CATALOGUE, MIB, Bench, StartFailed, pod
 
@@ -42,16 +39,10 @@ def scrape(server: MetricsServer) -> dict[str, list[tuple[dict[str, str], float]
     return found
 
 
-def spend(bench: Bench, slot: str, used_bytes: int, gpu_time_us: int) -> None:
-    """What the hook in the container does to the state's first card."""
-    with open(bench.settings.slots_dir / slot / "state", "r+b") as stream:
-        os.pwrite(stream.fileno(), struct.pack("<QQ", used_bytes, gpu_time_us), region.STATE_GPUS_OFFSET + region.UUID_CHARS)
-
-
 class TestAContainer:
     def test_has_limit_and_usage_under_the_names_of_dashboards(self, bench: Bench, server: MetricsServer) -> None:
         created = bench.run(pod("one", "xlarge", card=CARD_B))
-        spend(bench, created.slot, 5 * MIB, 0)
+        bench.spend(created.slot, 5 * MIB, 0)
         found = scrape(server)
         labels = {
             "node_name": "gpu-1",
@@ -69,18 +60,18 @@ class TestAContainer:
 
     def test_core_use_is_gpu_time_between_two_scrapes(self, bench: Bench, server: MetricsServer) -> None:
         created = bench.run(pod("one"))
-        spend(bench, created.slot, 0, 1_000_000)
+        bench.spend(created.slot, 0, 1_000_000)
         scrape(server)
         bench.clock.advance(10)
-        spend(bench, created.slot, 0, 2_500_000)
+        bench.spend(created.slot, 0, 2_500_000)
         assert [value for _, value in scrape(server)["volcano_vgpu_cores_usage_percent"]] == [15.0]
 
     def test_a_counter_that_went_back_gives_no_number(self, bench: Bench, server: MetricsServer) -> None:
         created = bench.run(pod("one"))
-        spend(bench, created.slot, 0, 5_000_000)
+        bench.spend(created.slot, 0, 5_000_000)
         scrape(server)
         bench.clock.advance(1)
-        spend(bench, created.slot, 0, 1)
+        bench.spend(created.slot, 0, 1)
         assert "volcano_vgpu_cores_usage_percent" not in scrape(server)
 
     def test_with_a_damaged_state_keeps_its_limit(self, bench: Bench, server: MetricsServer) -> None:

@@ -77,6 +77,8 @@ class Storm:
         assert (gpu.uuid, gpu.memory_limit_bytes) == (assignment.uuid, assignment.memory_mib * MIB)
         assert ("/dev/nvidia0" in created.devices, "/dev/nvidia1" in created.devices) == (gpu.uuid == CARD_A, gpu.uuid == CARD_B)
         self.started.add(found["metadata"]["uid"])
+        if self.random.random() < 0.3:
+            self.bench.spend(created.slot, MIB)  # a process that is killed with its pod leaves these numbers
         self.bench.cluster.change(found, phase="Running")
 
     def _end(self) -> None:
@@ -105,7 +107,7 @@ class Storm:
 
     def _collect(self) -> None:
         self.bench.clock.advance(self.random.choice([1.0, self.bench.settings.slot_grace_seconds]))
-        self.bench.plugin._collect()
+        self.bench.plugin.collector.collect()
 
     def _sick(self) -> None:
         self._set_fault(self.random.randrange(2), "critical XID 79")

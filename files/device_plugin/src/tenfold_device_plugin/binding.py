@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from . import cdi, log
 from ._domain import wire
-from ._domain.errors import WireError
+from ._domain.errors import RegionError, WireError
 from .booking import Node, asks_for_slice, decide, desired_annotations
 from .cdi import CdiFolder, NvidiaSpec
 from .clock import Clock
@@ -86,9 +86,15 @@ class Binder:
             self._settle()
 
     def settle(self) -> None:
-        """Decide anew, because cards, tiers or time have changed. Errors: LedgerError."""
+        """Decide anew, because cards or tiers have changed. Errors: LedgerError."""
         with self.changed:
             self._settle()
+
+    def settle_departed(self) -> None:
+        """Decide anew if shares may have fallen free by time alone. Errors: LedgerError."""
+        with self.changed:
+            if self._departed:
+                self._settle()
 
     def _replace_all(self, found: Iterable[JsonObject]) -> None:
         now = self.parts.clock.monotonic()
@@ -99,18 +105,15 @@ class Binder:
             else:
                 self._departs(uid)
         for uid in (set(self.ledger.bookings) | set(self.ledger.refusals)) - set(listed) - set(self._departed):
-            self._departed[uid] = -self.parts.settings.slot_grace_seconds  # gone while we were not looking
+            self._departed[uid] = self.parts.clock.monotonic()  # gone while we were not looking
         self.pods = listed
         self.synced = True
 
     def _departs(self, uid: str) -> None:
-        """The pod object is gone. The kubelet reports a terminal phase before it lets go of a pod; without one somebody forced the
-        deletion, and its containers may still hold their memory: the booking stays for the grace time."""
-        pod = self.pods.pop(uid, None)
+        """The pod object is gone; what it had is released as soon as nothing says that it is still in use."""
+        self.pods.pop(uid, None)
         self._fetched.pop(uid, None)
-        forced = pod is not None and not is_terminal(pod) and (pod.get("status") or {}).get("phase") == "Running"
-        now = self.parts.clock.monotonic()
-        self._departed[uid] = now if forced else now - self.parts.settings.slot_grace_seconds
+        self._departed[uid] = self.parts.clock.monotonic()
         self.parts.reporter.forget(uid)
 
     def _settle(self) -> None:
@@ -124,7 +127,8 @@ class Binder:
 
     def _release_gone(self) -> None:
         now = self.parts.clock.monotonic()
-        over = {uid for uid, since in self._departed.items() if now - since >= self.parts.settings.slot_grace_seconds}
+        grace = self.parts.settings.forced_grace_seconds
+        over = {uid for uid, since in self._departed.items() if now - since >= grace or not self._shows_memory(uid)}
         over |= {uid for uid, pod in self.pods.items() if is_terminal(pod)}
         known = [uid for uid in over if uid in self.ledger.bookings or uid in self.ledger.refusals]
         if known:
@@ -141,6 +145,20 @@ class Binder:
             self.ledger.remove(uids=known)
         for uid in over:
             self._departed.pop(uid, None)
+
+    def _shows_memory(self, uid: str) -> bool:
+        """Whether processes of a pod say that they hold device memory.
+
+        After a deletion in order they have ended. Deleted by force, the object goes first and they may go on until the kubelet has killed
+        them; a process that was killed leaves its numbers behind, so this is asked for a short time only.
+        """
+        for slot in self.ledger.slots_of_pod(uid):
+            try:
+                if any(gpu.processes and gpu.used_bytes for gpu in self.parts.pages.state(slot.name).gpus):
+                    return True
+            except RegionError:
+                continue  # no state, no process
+        return False
 
     def _wants_booking(self, pod: JsonObject) -> bool:
         if is_terminal(pod) or not asks_for_slice(pod) or pod["spec"].get("nodeName") != self.parts.settings.node_name:
@@ -183,6 +201,11 @@ class Binder:
                 tier=booking.tier or None,
             )
         return booking
+
+    def live_bookings(self) -> list[Booking]:
+        """Bookings of pods that exist: those of departed ones are about to fall free, and the scheduler counts them as free already."""
+        with self.changed:
+            return [booking for uid, booking in self.ledger.bookings.items() if uid not in self._departed]
 
     def _leaving(self) -> set[str]:
         return {uid for uid, pod in self.pods.items() if is_leaving(pod)} | set(self._departed)
@@ -287,6 +310,7 @@ class Binder:
                 if pod is None:
                     raise Refused("not_booked", "nothing is booked for this pod and the API server is away")
                 remaining = deadline - self.parts.clock.monotonic()
+                self._release_gone()
                 try:
                     return self._book(self.pods.get(uid, pod), patient=remaining > 0)
                 except Refused as refusal:

@@ -119,12 +119,13 @@ class Plugin:
         """Everything that is due, in the order that is safe: know, book, write, advertise, register, clean up."""
         if self._is_due("scan", self.settings.scan_seconds):
             self._step("scan", self._scan)
+        self._step("departed", self.binder.settle_departed)
         self._step("tiers", self._read_tiers)
         self._step("annotations", self._repair_annotations)
         self._step("node", self._advertise)
         self._step("kubelet", self._register)
         if self._is_due("collect", self.settings.collect_seconds):
-            self._step("collect", self._collect)
+            self._step("collect", self.collector.collect)
         self._step("events", self.reporter.flush)
 
     def _scan(self) -> None:
@@ -178,7 +179,7 @@ class Plugin:
             return
         with binder.changed:
             records = register_records(cards, binder.terms, self._in_service)
-            shown = capacity(binder.pods.values(), cards, binder.ledger.bookings.values(), binder.terms)
+            shown = capacity(binder.pods.values(), cards, binder.live_bookings(), binder.terms)
             all_booked = not binder.unbooked()
         self.advertiser.write(records, shown, all_booked)
 
@@ -191,10 +192,6 @@ class Plugin:
         restarts_only = self._api_is_away and self.advertiser.node is None and bool(self.binder.ledger.bookings)
         if self.advertiser.ready or restarts_only or self.endpoint.registered:
             self.endpoint.ensure()
-
-    def _collect(self) -> None:
-        self.collector.collect()
-        self.binder.settle()  # shares of departed pods fall free by time
 
     def _step(self, name: str, action: Callable[[], object]) -> None:
         """Run one step; a foreseen failure is said when it begins and when it is over, not every round."""

@@ -60,8 +60,9 @@ class Settings:
     )
     scan_seconds: float = field(default=10.0, metadata=_means("between two looks at the cards' health"))
     collect_seconds: float = field(default=30.0, metadata=_means("between two clean-ups of slots whose pod is gone"))
-    slot_grace_seconds: float = field(
-        default=60.0, metadata=_means("how long a slot outlives its pod's object: a force-deleted pod's container may still run")
+    slot_grace_seconds: float = field(default=60.0, metadata=_means("how long a slot's files outlive its pod's object"))
+    forced_grace_seconds: float = field(
+        default=10.0, metadata=_means("how long a force-deleted pod's share stays booked while its processes still show device memory")
     )
     prestart_wait_seconds: float = field(
         default=20.0, metadata=_means("how long PreStart waits for a terminating pod's share; the kubelet gives up after 30")
