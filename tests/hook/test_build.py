@@ -34,7 +34,9 @@ def test_exports_are_hooks_def_and_nothing_else(hook: Path) -> None:
 
 
 def test_every_hooked_symbol_is_one_that_drivers_export(simulator: Path) -> None:
-    driver = subprocess.run(["nm", "-D", "--defined-only", str(simulator / "libcuda.so.1")], capture_output=True, text=True, check=True).stdout
+    driver = subprocess.run(
+        ["nm", "-D", "--defined-only", str(simulator / "libcuda.so.1")], capture_output=True, text=True, check=True
+    ).stdout
     exported = {line.split()[-1] for line in driver.splitlines()}
     hooked = {name for name in hook_verify.expected_symbols((HOOK_SOURCE / "src" / "hooks.def").read_text()) if name.startswith("cu")}
     assert hooked - exported == set()
@@ -42,7 +44,9 @@ def test_every_hooked_symbol_is_one_that_drivers_export(simulator: Path) -> None
 
 def test_each_per_thread_twin_of_a_hooked_symbol_is_hooked_too(simulator: Path) -> None:
     """A program compiled for per-thread streams would else go around us."""
-    driver = subprocess.run(["nm", "-D", "--defined-only", str(simulator / "libcuda.so.1")], capture_output=True, text=True, check=True).stdout
+    driver = subprocess.run(
+        ["nm", "-D", "--defined-only", str(simulator / "libcuda.so.1")], capture_output=True, text=True, check=True
+    ).stdout
     exported = {line.split()[-1] for line in driver.splitlines()}
     hooked = set(hook_verify.expected_symbols((HOOK_SOURCE / "src" / "hooks.def").read_text()))
     twins = {name + suffix for name in hooked for suffix in ("_ptsz", "_ptds")} & exported
@@ -66,16 +70,18 @@ def test_other_compilers_build_it_without_a_warning(tmp_path: Path, compiler: st
     assert hook_elf.read_library(tmp_path / "out" / "libtenfold.so").needed_glibc == "2.17"
 
 
+CROSS_COMPILER = "aarch64-linux-gnu-gcc"
+
+
+@pytest.fixture(scope="module")
+def built() -> Path:
+    if not workshop.has(CROSS_COMPILER):
+        pytest.skip(f"{CROSS_COMPILER} is not installed (Debian: gcc-aarch64-linux-gnu)")
+    return workshop.build_hook("hook-aarch64", CC=CROSS_COMPILER)
+
+
 @pytest.mark.full
 class TestAarch64:
-    COMPILER = "aarch64-linux-gnu-gcc"
-
-    @pytest.fixture(scope="class")
-    def built(self) -> Path:
-        if not workshop.has(self.COMPILER):
-            pytest.skip(f"{self.COMPILER} is not installed (Debian: gcc-aarch64-linux-gnu)")
-        return workshop.build_hook("hook-aarch64", CC=self.COMPILER)
-
     def test_it_cross_compiles_with_the_same_exports(self, built: Path, hook: Path) -> None:
         library = hook_elf.read_library(built / "libtenfold.so")
         assert (library.machine, library.needed, library.needed_glibc) == ("aarch64", ("libc.so.6",), "2.17")
@@ -88,10 +94,18 @@ class TestAarch64:
         driver = tmp_path / "libcuda.so.1"
         soname = "-Wl,-soname,libcuda.so.1"
         source = workshop.PROGRAMS / "private_driver.c"
-        subprocess.run([self.COMPILER, "-shared", "-fPIC", "-w", soname, "-o", str(driver), str(source)], check=True, timeout=60)
-        program = workshop.compile_program("next", cc=self.COMPILER, suffix="-aarch64")
+        subprocess.run([CROSS_COMPILER, "-shared", "-fPIC", "-w", soname, "-o", str(driver), str(source)], check=True, timeout=60)
+        program = workshop.compile_program("next", cc=CROSS_COMPILER, suffix="-aarch64")
         done = subprocess.run(
-            ["qemu-aarch64-static", "-L", "/usr/aarch64-linux-gnu", "-E", f"LD_PRELOAD={built / 'libtenfold.so'}", "-E", f"LD_LIBRARY_PATH={tmp_path}"]
+            [
+                "qemu-aarch64-static",
+                "-L",
+                "/usr/aarch64-linux-gnu",
+                "-E",
+                f"LD_PRELOAD={built / 'libtenfold.so'}",
+                "-E",
+                f"LD_LIBRARY_PATH={tmp_path}",
+            ]
             + [str(program)],
             capture_output=True,
             text=True,
@@ -146,7 +160,9 @@ def test_it_loads_and_works_in_an_old_userland(slot: Slot) -> None:
 
 
 def test_sources_hold_no_constructor_no_exit_no_signal_handler_and_no_umask() -> None:
-    forbidden = re.compile(r"\b(exit|_exit|abort|signal|sigaction|umask|setenv|putenv|atexit|fork|system|popen)\s*\(|__attribute__\(\(constructor")
+    forbidden = re.compile(
+        r"\b(exit|_exit|abort|signal|sigaction|umask|setenv|putenv|atexit|fork|system|popen)\s*\(|__attribute__\(\(constructor"
+    )
     for path in (HOOK_SOURCE / "src").glob("*.c"):
         if path.name in ("vgpuctl.c", "selftest.c"):
             continue

@@ -29,6 +29,7 @@ enum {
     CUDA_ERROR_INVALID_VALUE = 1,
     CUDA_ERROR_OUT_OF_MEMORY = 2,
     CUDA_ERROR_NOT_INITIALIZED = 3,
+    CUDA_ERROR_INVALID_CONTEXT = 201,
     CUDA_ERROR_NOT_FOUND = 500,
     CUDA_ERROR_NOT_READY = 600,
 };
@@ -106,6 +107,12 @@ typedef struct {
 } CUDA_LAUNCH_PARAMS;
 
 typedef struct {
+    size_t size;
+    size_t alignment;
+    unsigned int reserved[4];
+} CUDA_ARRAY_MEMORY_REQUIREMENTS;
+
+typedef struct {
     CUmemPoolProps pool;
     const void *access;
     size_t access_count;
@@ -133,6 +140,7 @@ enum {
     CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE = 17,
     CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT = 5,
     CU_MEMPOOL_ATTR_USED_MEM_CURRENT = 7,
+    CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT = 0,
     CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT = 2,
     CU_EVENT_DEFAULT = 0,
     CU_STREAM_CAPTURE_STATUS_NONE = 0,

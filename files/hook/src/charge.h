@@ -19,7 +19,7 @@ static inline CUresult tf_reserve_here(const struct tf_cuda *cuda, uint64_t byte
 {
     struct tf_container *container = tf_container();
     if (atomic_load_explicit(&container->stance, memory_order_relaxed) == TF_NO_SLICE) {
-        *ret = (struct tf_reservation){container, -1, 0};
+        *ret = (struct tf_reservation){.container = container, .gpu = -1};
         return CUDA_SUCCESS;
     }
     int gpu = tf_device_current(container, cuda);

@@ -165,7 +165,8 @@ void tf_container_refresh(struct tf_container *self)
     tf_lock_release(&self->refresh_lock);
 }
 
-static const void *map_file(const char *path, size_t bytes, int open_flags, int protection, int *ret_error)
+/* `ret_descriptor` NULL: closed again, the mapping stays. */
+static const void *map_file(const char *path, size_t bytes, int open_flags, int protection, int *ret_descriptor, int *ret_error)
 {
     int descriptor = open(path, open_flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (descriptor < 0) {
@@ -175,7 +176,10 @@ static const void *map_file(const char *path, size_t bytes, int open_flags, int 
     off_t size = lseek(descriptor, 0, SEEK_END);
     void *memory = size == (off_t)bytes ? mmap(NULL, bytes, protection, MAP_SHARED, descriptor, 0) : MAP_FAILED;
     *ret_error = size == (off_t)bytes ? errno : EPROTO;
-    close(descriptor);
+    if (ret_descriptor && memory != MAP_FAILED)
+        *ret_descriptor = descriptor;
+    else
+        close(descriptor);
     return memory == MAP_FAILED ? NULL : memory;
 }
 
@@ -225,12 +229,12 @@ static int attach_to(struct tf_container *self, const char *folder)
     uint32_t abi = 0;
     int error = 0;
     strcat(strcpy(path, folder), "/config");
-    self->page = map_file(path, TENFOLD_CONFIG_BYTES, O_RDONLY, PROT_READ, &error);
+    self->page = map_file(path, TENFOLD_CONFIG_BYTES, O_RDONLY, PROT_READ, NULL, &error);
     if (!self->page || tf_config_read(self->page, &copy, &abi) != 0)
         return degrade(TENFOLD_POLICY_CLOSED, folder, "config", self->page ? 0 : error);
 
     strcat(strcpy(path, folder), "/state");
-    self->state = (struct tenfold_state *)map_file(path, TENFOLD_STATE_BYTES, O_RDWR, PROT_READ | PROT_WRITE, &error);
+    self->state = (struct tenfold_state *)map_file(path, TENFOLD_STATE_BYTES, O_RDWR, PROT_READ | PROT_WRITE, &self->self.lock_descriptor, &error);
     if (!self->state || !is_state_good(self->state))
         return degrade(copy.policy, folder, "state", self->state ? 0 : error);
     self->policy = copy.policy;

@@ -40,9 +40,20 @@ int tf_device_of_ordinal(struct tf_container *container, const struct tf_cuda *c
 int tf_device_current(struct tf_container *container, const struct tf_cuda *cuda)
 {
     CUdevice device;
-    if (!cuda->cuCtxGetDevice || cuda->cuCtxGetDevice(&device) != CUDA_SUCCESS)
-        return TF_DEVICE_UNKNOWN;
-    return tf_device_of_ordinal(container, cuda, device);
+    return tf_device_ordinal(cuda, &device) ? tf_device_of_ordinal(container, cuda, device) : TF_DEVICE_UNKNOWN;
+}
+
+/* Without a context there is no answer, and asking again does not help; any other failure may be one of the moment. */
+bool tf_device_ordinal(const struct tf_cuda *cuda, CUdevice *ret_device)
+{
+    for (int tries = 0; tries < 3 && cuda->cuCtxGetDevice; tries++) {
+        CUresult result = cuda->cuCtxGetDevice(ret_device);
+        if (TF_LIKELY(result == CUDA_SUCCESS))
+            return true;
+        if (result == CUDA_ERROR_INVALID_CONTEXT || result == CUDA_ERROR_NOT_INITIALIZED)
+            return false;
+    }
+    return false;
 }
 
 int tf_device_of_nvml(struct tf_container *container, const struct tf_nvml *nvml, nvmlDevice_t device)

@@ -13,6 +13,7 @@ enum {
 
 int tf_device_of_ordinal(struct tf_container *container, const struct tf_cuda *cuda, CUdevice device);
 int tf_device_current(struct tf_container *container, const struct tf_cuda *cuda);
+bool tf_device_ordinal(const struct tf_cuda *cuda, CUdevice *ret_device); /* of the current context */
 int tf_device_of_nvml(struct tf_container *container, const struct tf_nvml *nvml, nvmlDevice_t device);
 
 #endif

@@ -1,7 +1,7 @@
 /* hooks_array.c - arrays and mipmapped arrays.
  *
  * Promise: an array is charged with what its layout takes; sparse and deferred arrays own nothing (the handles mapped into them are charged
- *          by hooks_vmm.c). The driver tells the size of an array to nobody, so it is computed from the descriptor.
+ *          by hooks_vmm.c). The size is computed from the descriptor; where the driver tells it, the driver's number counts.
  * Next:    memory.c. */
 #include "charge.h"
 #include "nested.h"
@@ -51,14 +51,30 @@ static uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR *array, unsigned int l
     return tf_memory_rounded(sum);
 }
 
-/* `destroy` undoes the driver's part. */
-static CUresult conclude(const struct tf_cuda *cuda, CUresult result, const struct tf_reservation *reservation, enum tf_kind kind, void *handle)
+/* Some drivers tell the size of any array, others (by their documentation) only of deferred ones, which own nothing. */
+static CUresult adjust(const struct tf_cuda *cuda, struct tf_reservation *reservation, enum tf_kind kind, void *handle)
+{
+    CUDA_ARRAY_MEMORY_REQUIREMENTS needs = {.size = 0};
+    CUdevice device;
+    CUresult result = -1;
+    if (reservation->gpu < 0 || reservation->bytes == 0 || !tf_device_ordinal(cuda, &device))
+        return CUDA_SUCCESS;
+    if (kind == TF_KIND_ARRAY && cuda->cuArrayGetMemoryRequirements)
+        result = cuda->cuArrayGetMemoryRequirements(&needs, handle, device);
+    else if (kind == TF_KIND_MIPMAP && cuda->cuMipmappedArrayGetMemoryRequirements)
+        result = cuda->cuMipmappedArrayGetMemoryRequirements(&needs, handle, device);
+    return result == CUDA_SUCCESS && needs.size ? tf_memory_adjust(reservation, tf_memory_rounded(needs.size)) : CUDA_SUCCESS;
+}
+
+static CUresult conclude(const struct tf_cuda *cuda, CUresult result, struct tf_reservation *reservation, enum tf_kind kind, void *handle)
 {
     if (result != CUDA_SUCCESS) {
         tf_memory_undo(reservation);
         return result;
     }
-    result = tf_memory_keep(reservation, kind, (uint64_t)(uintptr_t)handle, tf_current_context(cuda));
+    result = adjust(cuda, reservation, kind, handle);
+    if (result == CUDA_SUCCESS)
+        result = tf_memory_keep(reservation, kind, (uint64_t)(uintptr_t)handle, tf_current_context(cuda));
     if (result == CUDA_SUCCESS)
         return result;
     if (kind == TF_KIND_ARRAY)

@@ -3,8 +3,8 @@
  * Fast:    without a core limit a launch costs four loads; with one, no clock and no shared cache line until a grant is used up.
  * Promise: a launch that the driver refuses costs nothing; a captured stream is neither gated nor measured, its graph is.
  * Next:    measure.c. */
+#include "graphs.h"
 #include "measure.h"
-#include "pools.h"
 
 static bool is_limited(struct tf_container *container)
 {
@@ -99,17 +99,11 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *launches, unsi
 static CUresult launch_graph(const struct tf_cuda *cuda, CUresult (*real)(CUgraphExec, CUstream), CUgraphExec graph, CUstream stream, bool per_thread)
 {
     struct tf_container *container = tf_container();
-    CUresult result;
-    if (is_limited(container)) {
-        struct tf_launch launch;
-        tf_launch_begin(&launch, container, cuda, tf_limit_key(graph, 0, 0, 0, 0, 0, 0, 0), (struct tf_stream){stream, per_thread});
-        result = tf_launch_end(&launch, real(graph, stream));
-    } else {
-        result = real(graph, stream);
-    }
-    if (TF_UNLIKELY(tf_pools_has_graphs()))
-        tf_pools_refresh(container, cuda);
-    return result;
+    if (!is_limited(container))
+        return tf_graphs_launch(container, cuda, real, graph, stream);
+    struct tf_launch launch;
+    tf_launch_begin(&launch, container, cuda, tf_limit_key(graph, 0, 0, 0, 0, 0, 0, 0), (struct tf_stream){stream, per_thread});
+    return tf_launch_end(&launch, tf_graphs_launch(container, cuda, real, graph, stream));
 }
 
 CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream)

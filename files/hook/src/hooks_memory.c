@@ -126,12 +126,13 @@ CUresult cuMemFree_v2(CUdeviceptr pointer)
         return CUDA_ERROR_NOT_INITIALIZED;
     if (tf_is_nested())
         return cuda->cuMemFree_v2(pointer);
-    struct tf_entry entry;
+    struct tf_entry entry, block;
     tf_container();
     bool is_ours = tf_memory_take(TF_KIND_POINTER, pointer, &entry);
+    bool is_block = !is_ours && tf_pools_take_block(pointer, &block);
     CUresult result = TF_NESTED(cuda->cuMemFree_v2(pointer));
-    if (!is_ours && result == CUDA_SUCCESS)
-        tf_pools_freed(pointer);
+    if (is_block)
+        tf_pools_conclude_block(&block, result == CUDA_SUCCESS);
     return tf_conclude_free(result, is_ours, &entry);
 }
 

@@ -11,13 +11,13 @@
 
 static CUresult conclude(const struct tf_cuda *cuda, CUresult result, const struct tf_reservation *reservation, CUmemGenericAllocationHandle handle)
 {
-    if (result != CUDA_SUCCESS || reservation->gpu < 0) {
+    if (result != CUDA_SUCCESS || (reservation->gpu < 0 && !reservation->is_blind)) {
         tf_memory_undo(reservation);
         return result;
     }
     struct tf_entry entry = {.key = handle, .bytes = reservation->bytes, .extra = REFERENCE, .kind = TF_KIND_PHYSICAL, .gpu = (uint8_t)reservation->gpu};
     struct tf_entry replaced;
-    if (tf_ledger_add(&entry, &replaced) == 0) {
+    if (!reservation->is_blind && tf_ledger_add(&entry, &replaced) == 0) {
         if (replaced.kind)
             tf_memory_gone(reservation->container, &replaced);
         return result;
@@ -123,47 +123,49 @@ CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUmemGeneric
     return result;
 }
 
-/* An unmapping may span several mappings, each of them whole. */
+/* An unmapping may span several mappings, each of them whole. All leave the ledger before the driver is asked, in batches. */
+enum { BATCH = 32 };
+
 struct range {
     uint64_t first, bytes;
-    struct tf_entry gone[64];
+    struct tf_entry mappings[BATCH];
+    struct recount counts[BATCH];
     uint32_t count;
 };
 
 static bool is_in_range(const struct tf_entry *entry, void *context)
 {
     const struct range *range = context;
-    return entry->kind == TF_KIND_MAPPING && entry->key - range->first < range->bytes && range->count < 64;
+    return entry->kind == TF_KIND_MAPPING && entry->key - range->first < range->bytes && range->count < BATCH;
 }
 
-static void note_gone(const struct tf_entry *entry, void *context)
+static void note_mapping(const struct tf_entry *entry, void *context)
 {
     struct range *range = context;
-    range->gone[range->count++] = *entry;
+    range->mappings[range->count++] = *entry;
 }
 
-static void unmapped(const struct tf_entry *mapping)
+static void take_mappings(struct range *range)
 {
-    struct recount request;
-    if (count_down(mapping->extra, MAPPING, &request) && request.last.kind)
-        tf_memory_gone(tf_container(), &request.last);
+    if (tf_ledger_take(TF_KIND_MAPPING, range->first, &range->mappings[0]))
+        range->count = 1;
+    if (!range->count || range->mappings[0].context < range->bytes)
+        tf_ledger_sweep(is_in_range, note_mapping, range);
+    for (uint32_t index = 0; index < range->count; index++)
+        if (!count_down(range->mappings[index].extra, MAPPING, &range->counts[index]))
+            range->mappings[index].kind = 0;
 }
 
-static void unmapped_range(uint64_t first, uint64_t bytes)
+static void conclude_mappings(struct range *range, bool is_done)
 {
-    struct tf_entry exact;
-    if (tf_ledger_take(TF_KIND_MAPPING, first, &exact)) {
-        unmapped(&exact);
-        if (exact.context >= bytes)
-            return;
+    for (uint32_t index = 0; index < range->count; index++) {
+        struct tf_entry replaced;
+        if (!range->mappings[index].kind)
+            continue;
+        if (!is_done)
+            tf_ledger_add(&range->mappings[index], &replaced);
+        conclude_down(range->mappings[index].extra, MAPPING, &range->counts[index], is_done);
     }
-    struct range range;
-    do {
-        range = (struct range){.first = first, .bytes = bytes};
-        tf_ledger_sweep(is_in_range, note_gone, &range);
-        for (uint32_t index = 0; index < range.count; index++)
-            unmapped(&range.gone[index]);
-    } while (range.count == 64);
 }
 
 CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes)
@@ -172,9 +174,17 @@ CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes)
     if (!cuda || !cuda->cuMemUnmap)
         return CUDA_ERROR_NOT_INITIALIZED;
     tf_container();
+    if (tf_is_nested())
+        return cuda->cuMemUnmap(pointer, bytes);
+    struct range range = {.first = pointer, .bytes = bytes};
+    take_mappings(&range);
     CUresult result = TF_NESTED(cuda->cuMemUnmap(pointer, bytes));
-    if (result == CUDA_SUCCESS && !tf_is_nested())
-        unmapped_range(pointer, bytes);
+    conclude_mappings(&range, result == CUDA_SUCCESS);
+    while (result == CUDA_SUCCESS && range.count == BATCH) { /* more than one batch: the driver has let go of them all */
+        range = (struct range){.first = pointer, .bytes = bytes};
+        take_mappings(&range);
+        conclude_mappings(&range, true);
+    }
     return result;
 }
 

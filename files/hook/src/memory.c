@@ -78,12 +78,14 @@ CUresult tf_memory_try(struct tf_container *container, int gpu, uint64_t bytes, 
 {
     CUresult result;
     tf_container_refresh(container);
-    *ret = (struct tf_reservation){container, -1, 0};
-    if (!is_charging(container, gpu, &result))
+    *ret = (struct tf_reservation){.container = container, .gpu = -1};
+    if (!is_charging(container, gpu, &result)) {
+        ret->is_blind = gpu == TF_DEVICE_UNKNOWN && atomic_load_explicit(&container->stance, memory_order_relaxed) == TF_ENFORCED;
         return result;
+    }
     result = charge_or_reap(container, gpu, bytes);
     if (result == CUDA_SUCCESS)
-        *ret = (struct tf_reservation){container, gpu, bytes};
+        *ret = (struct tf_reservation){.container = container, .gpu = gpu, .bytes = bytes};
     return result;
 }
 
@@ -126,7 +128,7 @@ static void release(struct tf_container *container, const struct tf_entry *entry
 CUresult tf_memory_keep(const struct tf_reservation *reservation, enum tf_kind kind, uint64_t key, uint64_t context)
 {
     if (reservation->gpu < 0)
-        return CUDA_SUCCESS;
+        return TF_UNLIKELY(reservation->is_blind) ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
     struct tf_entry entry = {.key = key, .context = context, .bytes = reservation->bytes, .kind = (uint8_t)kind, .gpu = (uint8_t)reservation->gpu};
     struct tf_entry replaced;
     if (tf_ledger_add(&entry, &replaced) != 0)

@@ -16,6 +16,7 @@ struct tf_reservation {
     struct tf_container *container;
     int gpu; /* negative: nothing is charged */
     uint64_t bytes;
+    bool is_blind; /* the driver did not say which card: it must not succeed, see tf_memory_keep() */
 };
 
 /* What the driver takes for one allocation of this size: multiples of 512 bytes below 1 MiB, of 2 MiB from there.
@@ -32,7 +33,8 @@ CUresult tf_memory_try(struct tf_container *container, int gpu, uint64_t bytes, 
 /* Changes a reservation to what the driver really took. CUDA_ERROR_OUT_OF_MEMORY: it does not fit, nothing changed. */
 CUresult tf_memory_adjust(struct tf_reservation *reservation, uint64_t bytes);
 
-/* Into the ledger. CUDA_ERROR_OUT_OF_MEMORY: no memory for the entry; the reservation stands and the caller undoes both. */
+/* Into the ledger. CUDA_ERROR_OUT_OF_MEMORY: no memory for the entry, or the driver allocated on a card that it would not name; the
+ * reservation stands and the caller undoes both. */
 CUresult tf_memory_keep(const struct tf_reservation *reservation, enum tf_kind kind, uint64_t key, uint64_t context);
 
 void tf_memory_undo(const struct tf_reservation *reservation);

@@ -8,9 +8,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 struct stat_line {
@@ -60,7 +63,7 @@ static bool read_stat(const char *path, struct stat_line *ret_line)
 void tf_process_self(struct tf_identity *ret_identity)
 {
     int saved_errno = errno;
-    struct tf_identity identity = {.pid = (uint32_t)getpid()};
+    struct tf_identity identity = {.pid = (uint32_t)getpid(), .lock_descriptor = -1};
     struct stat_line line;
     const char *end;
     char link[64];
@@ -73,6 +76,25 @@ void tf_process_self(struct tf_identity *ret_identity)
     }
     errno = saved_errno;
     *ret_identity = identity;
+}
+
+#ifndef SYS_pidfd_open
+#define SYS_pidfd_open 434
+#endif
+
+bool tf_process_is_gone(uint32_t pid)
+{
+    int saved_errno = errno;
+    bool is_gone = kill((pid_t)pid, 0) != 0 && errno == ESRCH;
+    int descriptor = is_gone ? -1 : (int)syscall(SYS_pidfd_open, pid, 0);
+    if (descriptor >= 0) {
+        struct pollfd ended = {.fd = descriptor, .events = POLLIN}; /* readable once all threads are gone */
+        struct timespec now = {0, 0};
+        is_gone = syscall(SYS_ppoll, &ended, 1, &now, NULL, 8) == 1;
+        close(descriptor);
+    }
+    errno = saved_errno;
+    return is_gone;
 }
 
 bool tf_process_is_dead(uint32_t pid, uint64_t start_ticks, uint64_t start_ticks_mask)

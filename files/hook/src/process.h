@@ -11,11 +11,16 @@ struct tf_identity {
     uint32_t pid;
     uint64_t start_ticks;
     uint64_t pid_namespace; /* inode; 0: unknown */
+    int lock_descriptor;    /* of the state file, on which slots.c holds a lock while this program runs; -1: none */
 };
 
 void tf_process_self(struct tf_identity *ret_identity);
 
-/* Is the process dead? A zombie without threads is: the kernel has closed its files, so the driver has taken its memory back. Another
+/* Is there no such process, or only its zombie? Asks the kernel for the pid alone (a pidfd where there are such), touching nothing of the
+ * process: reading its /proc files would keep its memory, and with it the driver's, alive for as long as we are not scheduled. */
+bool tf_process_is_gone(uint32_t pid);
+
+/* The same with identity, from /proc. Is the process dead? A zombie without threads is: the kernel has closed its files, so the driver has taken its memory back. Another
  * process under the same pid means dead, too. `start_ticks_bits` are the low bits that the caller knows of the start time. */
 bool tf_process_is_dead(uint32_t pid, uint64_t start_ticks, uint64_t start_ticks_mask);
 

@@ -11,15 +11,18 @@
 #include "account.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { PID_SHIFT = 2, START_SHIFT = 24, NAMESPACE_SHIFT = 52 };
 #define PID_MASK 0x3fffffull
 #define START_MASK 0xfffffffull
 #define NAMESPACE_MASK 0xfffull
-#define LOOK_DEEPER_NS 100000000ull
+#define LOOK_CLOSER_NS 100000000ull
 
 static uint64_t identity_word(const struct tf_identity *identity, uint64_t slot_state)
 {
@@ -46,12 +49,27 @@ static void raise_high_water(struct tenfold_state *state, uint64_t slots)
         seen = load(&state->slots_high_water);
 }
 
-/* Of another pid namespace we know nothing: its pids mean other processes here. */
-static bool is_holder_dead(uint64_t word, const struct tf_identity *self)
+/* --- is it dead? ---------------------------------------------------------------------------------------------------------------- */
+
+/* Behind the file's end: a byte for each slot, locked by the program that holds it. The kernel drops the lock with the program: at exit and
+ * (the descriptor is close-on-exec) at execve. A forked child may keep it, and a program may close all its descriptors, so a missing lock is
+ * a reason to look closer, and a lock is one not to. */
+static struct flock byte_of(uint32_t slot)
 {
-    if ((word >> NAMESPACE_SHIFT & NAMESPACE_MASK) != (self->pid_namespace & NAMESPACE_MASK))
-        return false;
-    return tf_process_is_dead((uint32_t)(word >> PID_SHIFT & PID_MASK), word >> START_SHIFT, START_MASK);
+    return (struct flock){.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)(TENFOLD_STATE_BYTES + slot), .l_len = 1};
+}
+
+static void lock_slot(const struct tf_identity *self, uint32_t slot)
+{
+    struct flock byte = byte_of(slot);
+    if (self->lock_descriptor >= 0)
+        syscall(SYS_fcntl, self->lock_descriptor, F_OFD_SETLK, &byte);
+}
+
+static bool is_slot_locked(const struct tf_identity *self, uint32_t slot)
+{
+    struct flock byte = byte_of(slot);
+    return self->lock_descriptor >= 0 && syscall(SYS_fcntl, self->lock_descriptor, F_OFD_GETLK, &byte) == 0 && byte.l_type != F_UNLCK;
 }
 
 static uint64_t now_ns(void)
@@ -62,18 +80,25 @@ static uint64_t now_ns(void)
 }
 
 /* Is it time for the walk over the mappings of the living? */
-static bool may_look_deeper(void)
+static bool may_look_closer(void)
 {
     static _Atomic uint64_t looked_ns;
     uint64_t now = now_ns(), before = atomic_load(&looked_ns);
-    return now - before >= LOOK_DEEPER_NS && atomic_compare_exchange_strong(&looked_ns, &before, now);
+    return now - before >= LOOK_CLOSER_NS && atomic_compare_exchange_strong(&looked_ns, &before, now);
 }
 
-static bool is_replaced(uint64_t word, const struct tf_identity *self, const char *mapping_key)
+/* Of another pid namespace we know nothing: its pids mean other processes here. `mapping_key` is NULL when it is not time to look closer. */
+static bool is_holder_dead(uint64_t word, uint32_t slot, const struct tf_identity *self, const char *mapping_key)
 {
     uint32_t pid = (uint32_t)(word >> PID_SHIFT & PID_MASK);
-    return (word >> NAMESPACE_SHIFT & NAMESPACE_MASK) == (self->pid_namespace & NAMESPACE_MASK) && pid != self->pid
-        && tf_process_lacks_mapping(pid, mapping_key);
+    if ((word >> NAMESPACE_SHIFT & NAMESPACE_MASK) != (self->pid_namespace & NAMESPACE_MASK))
+        return false;
+    if (tf_process_is_gone(pid))
+        return true;
+    if (is_slot_locked(self, slot) || !mapping_key)
+        return false;
+    /* another process under its pid, or another program in its process */
+    return tf_process_is_dead(pid, word >> START_SHIFT, START_MASK) || (pid != self->pid && tf_process_lacks_mapping(pid, mapping_key));
 }
 
 static void reap_slot(struct tenfold_state *state, uint32_t slot, uint64_t word, const struct tf_identity *self)
@@ -89,11 +114,11 @@ static void reap_slot(struct tenfold_state *state, uint32_t slot, uint64_t word,
 uint32_t tf_slots_reap(struct tenfold_state *state, const struct tf_identity *self)
 {
     char mapping_key[TF_MAPPING_KEY_CHARS];
-    bool is_deep = may_look_deeper() && tf_process_mapping_key(state, mapping_key);
+    const char *key = may_look_closer() && tf_process_mapping_key(state, mapping_key) ? mapping_key : NULL;
     uint32_t found = 0;
     for (uint32_t slot = 0; slot < high_water(state); slot++) {
         uint64_t word = load(&state->slots[slot].identity);
-        if (word != TENFOLD_SLOT_FREE && (is_holder_dead(word, self) || (is_deep && is_replaced(word, self, mapping_key)))) {
+        if (word != TENFOLD_SLOT_FREE && is_holder_dead(word, slot, self, key)) {
             reap_slot(state, slot, word, self);
             found++;
         }
@@ -120,6 +145,7 @@ static bool take_free_slot(struct tenfold_state *state, const struct tf_identity
             || !swap(&candidate->identity, TENFOLD_SLOT_FREE, identity_word(self, TENFOLD_SLOT_LIVE)))
             continue;
         raise_high_water(state, slot + 1);
+        lock_slot(self, slot);
         candidate->pid = self->pid;
         candidate->start_ticks = self->start_ticks;
         candidate->pid_namespace = self->pid_namespace;

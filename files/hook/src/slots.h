@@ -13,8 +13,8 @@
 /* Takes a slot for this process. 0, or -ENOSPC: all slots belong to living processes. */
 int tf_slots_attach(struct tenfold_state *state, const struct tf_identity *self, uint32_t *ret_slot);
 
-/* Gives back what dead processes of our pid namespace hold; returns how many were found. Ten times a second at most it also looks at the
- * mappings of the living: a process that became another program holds nothing on the card any more. */
+/* Gives back what dead processes of our pid namespace hold; returns how many were found. Ten times a second at most it also looks closer
+ * at those that live but have lost their lock: another process under the same pid, or another program in the same process. */
 uint32_t tf_slots_reap(struct tenfold_state *state, const struct tf_identity *self);
 
 #endif
