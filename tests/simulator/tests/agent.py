@@ -145,11 +145,14 @@ def fork_and_call(name: str, symbol: str, words: list[Any]) -> list[Any]:
 
 
 def fork_sleeper(seconds: int) -> list[Any]:
-    """A child that does nothing; answers its pid."""
+    """A child that does nothing; answers its pid once it runs."""
+    reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
+        os.write(writer, b"x")
         time.sleep(seconds)
         os._exit(0)
+    os.read(reader, 1)
     return [0, child]
 
 

@@ -6,17 +6,14 @@
 #include "state.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <linux/futex.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <sys/sysmacros.h>
-#include <sys/syscall.h>
 #include <time.h>
-#include <unistd.h>
 
+#include "old_libc.h"
 #include "timeline.h"
 
 #define LOCK_PATIENCE_NS 5000000L /* 5 ms: far above any critical section, far below what a test notices */
@@ -128,7 +125,7 @@ void state_unlock(struct sim_machine *machine)
 static uint64_t pid_namespace_inode(void)
 {
     struct stat status;
-    return stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : 0;
+    return old_libc_stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : 0;
 }
 
 static void read_own_name(char *ret_name, size_t size_bytes)
@@ -183,7 +180,7 @@ static bool may_open_device_node(uint32_t minor_number)
         *end++ = (char)('0' + minor_number / 10);
     *end = (char)('0' + minor_number % 10);
     struct stat status;
-    if (stat(path, &status) < 0 || !S_ISCHR(status.st_mode) || status.st_rdev != makedev(NVIDIA_MAJOR, minor_number))
+    if (old_libc_stat(path, &status) < 0 || !S_ISCHR(status.st_mode) || status.st_rdev != makedev(NVIDIA_MAJOR, minor_number))
         return false;
     int fd = open(path, O_RDWR | O_CLOEXEC);
     if (fd >= 0) {
@@ -207,7 +204,7 @@ int state_attach(const char *path, struct sim_machine *machine)
     if (fresh.fd < 0)
         return errno == ENXIO || errno == ENOTDIR ? -ENOENT : -errno; /* ENXIO: a real socket lies there */
     struct stat status;
-    if (fstat(fresh.fd, &status) < 0 || !S_ISREG(status.st_mode) || (uint64_t)status.st_size < sizeof(struct sim_state)) {
+    if (old_libc_fstat(fresh.fd, &status) < 0 || !S_ISREG(status.st_mode) || (uint64_t)status.st_size < sizeof(struct sim_state)) {
         close(fresh.fd);
         return -EPROTO;
     }

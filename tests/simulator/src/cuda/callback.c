@@ -7,6 +7,10 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "../core/old_libc.h"
+
+OLD_LIBC_PTHREAD_CREATE
+
 struct callback {
     struct callback *next;
     CUstream stream;
@@ -52,11 +56,13 @@ static void *call_all(void *unused)
 
 static bool start_thread(void)
 {
+    pthread_attr_t detached;
     pthread_t thread;
-    if (!g_has_thread && pthread_create(&thread, NULL, call_all, NULL) == 0) {
-        pthread_detach(thread);
-        g_has_thread = true;
-    }
+    if (g_has_thread || pthread_attr_init(&detached) != 0)
+        return g_has_thread;
+    pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
+    g_has_thread = pthread_create(&thread, &detached, call_all, NULL) == 0;
+    pthread_attr_destroy(&detached);
     return g_has_thread;
 }
 

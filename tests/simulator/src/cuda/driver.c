@@ -11,7 +11,6 @@
 struct driver g_driver = {.machine = {.fd = -1}};
 
 static pthread_mutex_t g_mutex = PTHREAD_MUTEX_INITIALIZER;
-static pthread_once_t g_fork_handler = PTHREAD_ONCE_INIT;
 
 void driver_lock(void)
 {
@@ -33,9 +32,13 @@ static void after_fork_in_child(void)
     state_forget(&g_driver.machine);
 }
 
+/* Under the lock that guards attaching; once per process and its forks. */
 static void watch_fork(void)
 {
-    pthread_atfork(NULL, NULL, after_fork_in_child);
+    static bool is_watched;
+    if (!is_watched)
+        pthread_atfork(NULL, NULL, after_fork_in_child);
+    is_watched = true;
 }
 
 CUresult driver_error(int negative_errno)
@@ -79,7 +82,7 @@ static CUresult attach_locked(void)
         int error = state_attach(state_path(), &g_driver.machine);
         if (error)
             return driver_error(error);
-        pthread_once(&g_fork_handler, watch_fork);
+        watch_fork();
     }
     state_lock(&g_driver.machine);
     int32_t injected =
@@ -166,7 +169,7 @@ CUresult driver_cuda_version(int *ret_version)
     driver_lock();
     CUresult result = g_driver.machine.state ? CUDA_SUCCESS : driver_error(state_attach(state_path(), &g_driver.machine));
     if (result == CUDA_SUCCESS) {
-        pthread_once(&g_fork_handler, watch_fork);
+        watch_fork();
         *ret_version = g_driver.machine.state->cuda_version;
     }
     driver_unlock();

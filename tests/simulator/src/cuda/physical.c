@@ -3,8 +3,8 @@
  * A handle holds its card's bytes while anybody holds the handle or a mapping of it. An imported handle is charged to its exporter; if
  * the exporter gives it back first, the bytes are free although the importer still has a mapping (hardware would keep them). */
 #include <sys/mman.h>
-#include <unistd.h>
 
+#include "../core/old_libc.h"
 #include "heap.h"
 
 #define EXPORT_MAGIC UINT64_C(0x4d4d56304d495354)
@@ -265,7 +265,7 @@ CUDA_EXPORT cuMemExportToShareableHandle(void *ret_handle, CUmemGenericAllocatio
     }
     driver_unlock();
     REQUIRE(physical && (record.properties.requested_handle_types & type), CUDA_ERROR_INVALID_VALUE);
-    int fd = memfd_create("nvidia-vmm", MFD_CLOEXEC);
+    int fd = old_libc_memfd_create("nvidia-vmm", MFD_CLOEXEC);
     REQUIRE(fd >= 0, CUDA_ERROR_OPERATING_SYSTEM);
     if (write(fd, &record, sizeof record) != (ssize_t)sizeof record) {
         close(fd);

@@ -10,7 +10,6 @@ static struct sim_machine g_machine = {.fd = -1};
 static pthread_mutex_t g_mutex = PTHREAD_MUTEX_INITIALIZER;
 static unsigned g_users; /* nvmlInit minus nvmlShutdown */
 static struct nvmlDevice_st g_devices[SIM_CARDS_MAX];
-static pthread_once_t g_fork_handler = PTHREAD_ONCE_INIT;
 
 struct sim_machine *nvml_machine(void)
 {
@@ -23,9 +22,13 @@ static void after_fork_in_child(void)
     state_forget(&g_machine); /* nvml_enter() attaches the child for itself */
 }
 
+/* Under the lock that guards attaching; once per process and its forks. */
 static void watch_fork(void)
 {
-    pthread_atfork(NULL, NULL, after_fork_in_child);
+    static bool is_watched;
+    if (!is_watched)
+        pthread_atfork(NULL, NULL, after_fork_in_child);
+    is_watched = true;
 }
 
 static nvmlReturn_t attach(void)
@@ -42,7 +45,7 @@ static nvmlReturn_t attach(void)
     default:
         return NVML_ERROR_DRIVER_NOT_LOADED;
     }
-    pthread_once(&g_fork_handler, watch_fork);
+    watch_fork();
     for (uint32_t i = 0; i < g_machine.visible_count; i++)
         g_devices[i] = (struct nvmlDevice_st){.magic = DEVICE_MAGIC, .card = g_machine.visible[i], .index = i};
     return NVML_SUCCESS;

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "../core/old_libc.h"
 #include "sim_commands.h"
 #include "sim_profile.h"
 
@@ -120,7 +121,7 @@ static int write_machine(const char *path, const struct plan *plan, struct argum
         struct stat status;
         state->abi = SIM_ABI;
         state->size_bytes = sizeof *state;
-        state->pid_namespace = stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : 0;
+        state->pid_namespace = old_libc_stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : 0;
         state->created_ns = state_now_ns();
         state->magic = SIM_MAGIC;
         if (rename(fresh, path) < 0)
