@@ -44,7 +44,7 @@
 #define FIRST_SAMPLES 8u
 #define CLUSTER_SAMPLES 16u
 #define RELEARN_EVERY 16u  /* so many grants between two single measurements while batches are measured */
-#define BATCH_GAP_SHARE 4u /* a batch is free of gaps if the host took less than 1/4 of its GPU time to launch it */
+#define BATCH_GAP_SHARE 2u /* a batch is free of gaps if the host launched it in half its GPU time: it was ahead all along */
 #define ONE UINT32_C(65536)
 #define FACTOR_MIN (ONE / 1024)
 #define RATIO_MEMORY_NS UINT64_C(4000000000) /* slower than NVML shows a neighbour */
@@ -138,11 +138,15 @@ static int64_t refill(struct tf_limit_state *state, const struct tf_limit_policy
 {
     int64_t bank = bank_ns(policy, limit_percent);
     uint32_t seen_percent = get(state->limit_seen);
+    uint32_t earn_percent = limit_percent;
     if (seen_percent != limit_percent && atomic_compare_exchange_strong_explicit(&state->limit_seen, &seen_percent, limit_percent, relaxed, relaxed)) {
-        /* a new limit holds at once: what was saved under the old one would delay a lower one and exceed a higher one */
+        /* A new limit holds at once: what was saved under the old one would delay a lower one and exceed a higher one, and the time
+         * since the last refill earns the lower of both, since nobody knows when in it the change came. */
         int64_t credit = get(state->credit_ns);
         if (credit > CHUNK_NS)
             atomic_compare_exchange_strong_explicit(&state->credit_ns, &credit, CHUNK_NS, relaxed, relaxed);
+        if (seen_percent > 0 && seen_percent < limit_percent)
+            earn_percent = seen_percent;
     }
     uint64_t last_ns = get(state->refilled_at_ns);
     for (int i = 0; i < CAS_TRIES; i++) {
@@ -154,7 +158,7 @@ static int64_t refill(struct tf_limit_state *state, const struct tf_limit_policy
             continue;
         }
         uint64_t passed_ns = min_u64(now_ns - last_ns, TF_LIMIT_DEBT_MAX_WALL_NS);
-        int64_t earned = (int64_t)(passed_ns * limit_percent / 100);
+        int64_t earned = (int64_t)(passed_ns * earn_percent / 100);
         if (earned < 1000)
             break; /* too little to be worth a shared write; it is not lost */
         if (atomic_compare_exchange_weak_explicit(&state->refilled_at_ns, &last_ns, now_ns, relaxed, relaxed))
@@ -193,7 +197,7 @@ static struct contention read_contention(const struct tf_limit_state *state, uin
      * proportion, which is off by a part of its length */
     if (get(state->unseen) >= UNSEEN_MAX) /* NVML sees nothing of us: it looks at another process */
         return none;
-    if (measured == 0 || estimated == 0 || apart <= window * 6 / 1000 + min_u64(get(state->longest_ns), MEASURED_MAX_NS) / 2 + BUCKET_NS / 64)
+    if (measured == 0 || estimated == 0 || apart <= window * 6 / 1000 + min_u64(get(state->longest_ns), MEASURED_MAX_NS) / 4 + BUCKET_NS / 64)
         return none;
     if (busy > measured)
         return (struct contention){(uint32_t)min_u64((busy << 16) / measured, ONE + ONE / 20), ONE, 0, 1};
@@ -411,11 +415,12 @@ static struct tf_limit_shape *learn(struct tf_limit_process *process, uint64_t k
     shape->cluster = shape->cluster - shape->cluster / memory + (near ? ONE / memory : 0);
     /* the factor of contention, which follows within a second or two, must not be overtaken */
     uint64_t estimate_ns = steady_ns(shape);
-    if (shape->samples > CLUSTER_SAMPLES && now_ns > shape->at_ns) {
-        uint64_t change_ns = (uint64_t)((double)shape->estimate_ns * (double)min_u64(now_ns - shape->at_ns, ESTIMATE_STEP_NS) / ESTIMATE_FULL_NS);
+    if (shape->samples > CLUSTER_SAMPLES) {
+        uint64_t passed_ns = now_ns > shape->at_ns ? min_u64(now_ns - shape->at_ns, ESTIMATE_STEP_NS) : 0;
+        uint64_t change_ns = (uint64_t)((double)shape->estimate_ns * (double)passed_ns / ESTIMATE_FULL_NS);
         estimate_ns = max_u64(shape->estimate_ns - change_ns, min_u64(estimate_ns, shape->estimate_ns + change_ns));
     }
-    shape->at_ns = now_ns;
+    shape->at_ns = max_u64(shape->at_ns, now_ns);
     shape->estimate_ns = max_u64(estimate_ns, 1);
     put_estimate(process, key, shape->samples > 15 ? 15 : shape->samples, shape->estimate_ns);
     process->mean_ns = process->mean_ns == 0 ? cost_ns : (process->mean_ns * 15 + cost_ns) / 16;

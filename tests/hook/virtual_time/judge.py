@@ -136,12 +136,13 @@ def changing(case: Case, number: int, tenant: Tenant, result: dict[str, Any]) ->
 
 
 def flapping(case: Case, number: int, result: dict[str, Any]) -> Iterator[Verdict]:
-    """While it flaps, about the mean of both limits (time between two looks counts at the limit of the second); after it, the last limit."""
+    """While it flaps, between the limits and not above their mean (a raise counts from when it is seen); after it, the last limit."""
     windows = result["windows"]
     at_ms = [at for at, _, _ in case.changes]
     first, last = int((at_ms[0] + CHANGE_MS - case.warmup_ms) / case.window_ms), int((at_ms[-1] - case.warmup_ms) / case.window_ms)
     mean = sum(windows[first:last]) / (last - first)
-    yield Verdict(case, number, "mean of 20/80 off by", abs(mean - 50), MAE_POINTS)
+    yield Verdict(case, number, "mean of 20/80 above 50 by", mean - 50, MAE_POINTS)
+    yield Verdict(case, number, "mean of 20/80 below 35 by", 35 - mean, 0.0)
     after = windows[int((at_ms[-1] + CHANGE_MS - case.warmup_ms) / case.window_ms) + 1 :]
     yield Verdict(case, number, "mean after it off by", abs(sum(after) / len(after) - case.changes[-1][2]), MEAN_POINTS)
 
