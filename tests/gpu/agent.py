@@ -178,6 +178,43 @@ def command_free(count: int = 1) -> dict[str, Any]:
     return {"result": result, "left": len(blocks)}
 
 
+def command_reset() -> dict[str, Any]:
+    """Everything that the primary context holds goes at once; then the card is opened again."""
+    blocks.clear()
+    state.pop("spin", None)
+    result = cuda.cuDevicePrimaryCtxReset_v2(c.c_int(state["device"]))
+    return {"result": result or command_open(state["uuid"])["result"]}
+
+
+def command_context(size_bytes: int) -> dict[str, Any]:
+    """A context of its own, a block in it, and the context's destruction; what each said."""
+    context, popped, pointer = c.c_void_p(), c.c_void_p(), c.c_uint64()
+    created = cuda.cuCtxCreate_v2(c.byref(context), c.c_uint(0), c.c_int(state["device"]))
+    result = created or cuda.cuMemAlloc_v2(c.byref(pointer), size_bytes)
+    if created == 0:
+        cuda.cuCtxPopCurrent_v2(c.byref(popped))
+        result = result or cuda.cuCtxDestroy_v2(context)
+    return {"result": result}
+
+
+def command_export() -> dict[str, Any]:
+    """IPC handle of the newest block."""
+    handle = (c.c_ubyte * 64)()
+    result = cuda.cuIpcGetMemHandle(c.byref(handle), blocks[-1][1])
+    return {"result": result, "handle": bytes(handle).hex()}
+
+
+def command_import(handle: str) -> dict[str, Any]:
+    """Opens another process's block; ``free`` closes it."""
+
+    class Handle(c.Structure):
+        _fields_ = [("bytes", c.c_ubyte * 64)]
+
+    pointer = c.c_uint64()
+    value = Handle.from_buffer_copy(bytes.fromhex(handle))
+    return keep(cuda.cuIpcOpenMemHandle_v2(c.byref(pointer), value, c.c_uint(1)), cuda.cuIpcCloseMemHandle, pointer)
+
+
 def command_nulls() -> dict[str, Any]:
     """Outputs that a program does not want."""
     total = c.c_size_t()

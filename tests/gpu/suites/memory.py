@@ -99,3 +99,44 @@ def check_two_slices_of_one_card_do_not_disturb_each_other(ground: Ground) -> No
     with ground.agents(one, other) as (first, second):
         assert first.ask("fill", step_bytes=2 * MIB, most_bytes=ground.most_bytes)["allocated"] == LIMIT
         assert second.ask("fill", step_bytes=2 * MIB, most_bytes=ground.most_bytes)["allocated"] == 128 * MIB
+
+
+def check_a_context_takes_its_memory_with_it(ground: Ground) -> None:
+    slot = ground.slot(LIMIT)
+    with ground.agents(slot) as (agent,):
+        agent.done("context", size_bytes=64 * MIB)
+        assert slot.used_bytes == 0, f"the context is destroyed, {slot.used_bytes} bytes of it are still charged"
+        for kind in ("linear", "array"):
+            agent.done("alloc", size_bytes=32 * MIB, kind=kind)
+        agent.done("reset")
+        assert slot.used_bytes == 0, f"the primary context was reset, {slot.used_bytes} bytes of it are still charged"
+        assert agent.ask("fill", step_bytes=2 * MIB, most_bytes=ground.most_bytes) == {"result": OUT_OF_MEMORY, "allocated": LIMIT}
+
+
+def check_memory_that_another_process_opened_is_charged_once(ground: Ground) -> None:
+    slot = ground.slot(LIMIT)
+    with ground.agents(slot, slot) as (owner, guest):
+        owner.done("alloc", size_bytes=64 * MIB)
+        exported = owner.ask("export")
+        if exported["result"] in (NOT_SUPPORTED, 1):
+            raise NotHere(f"this card or driver has no IPC of memory (cuIpcGetMemHandle gave {exported['result']})")
+        guest.done("import", handle=exported["handle"])
+        assert slot.used_bytes == 64 * MIB, f"64 MiB in two processes are charged as {slot.used_bytes} bytes"
+        guest.done("free")
+        assert slot.used_bytes == 64 * MIB
+        owner.done("free")
+        assert slot.used_bytes == 0
+
+
+def check_a_reserve_for_the_drivers_overhead_is_charged_once_per_process(ground: Ground) -> None:
+    slot = ground.slot(LIMIT, overhead_reserve_bytes=32 * MIB)
+    with ground.agents(slot, slot) as (first, second):
+        first.done("alloc", size_bytes=2 * MIB)
+        first.done("alloc", size_bytes=2 * MIB)
+        assert slot.used_bytes == (32 + 4) * MIB
+        second.done("alloc", size_bytes=2 * MIB)
+        assert slot.used_bytes == (64 + 6) * MIB
+        assert second.ask("fill", step_bytes=2 * MIB, most_bytes=ground.most_bytes) == {
+            "result": OUT_OF_MEMORY,
+            "allocated": LIMIT - 70 * MIB,
+        }

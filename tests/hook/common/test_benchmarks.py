@@ -1,4 +1,4 @@
-"""The benchmark measures what it says, takes a peer library, and writes both table and JSON. Numbers are not judged here: the machine is busy."""
+"""The benchmark measures what it says, takes a peer library, writes table and JSON. Numbers are not judged here: the machine is busy."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def full() -> list[Scenario]:
         # 9 x 5 rounds, about 18,000 operations each
         *(rounds(processes, threads, 5, max(1, 18000 // (processes * threads))) for processes, threads in sizes),
         *(injected(symbol, kind, 8, 150) for symbol, kind in INJECTED),
-        *(storm(processes, threads, 300) for processes, threads in ((8, 1), (8, 16), (32, 4))),
+        *(storm(processes, threads, kills) for processes, threads, kills in ((8, 1, 400), (8, 16, 200), (32, 4, 100))),
         step("alloc", 11),
         step("free", 11),
         step("reap", 1009),
