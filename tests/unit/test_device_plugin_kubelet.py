@@ -10,7 +10,8 @@ import pytest
 from tenfold_device_plugin import main
 from tenfold_device_plugin._domain import wire
 from tenfold_device_plugin.clock import SystemClock
-from tenfold_device_plugin.serve import STREAM_PATIENCE_SECONDS
+from tenfold_device_plugin.errors import ClusterUnavailable
+from tenfold_device_plugin.serve import STREAM_GAP_SECONDS, STREAM_PATIENCE_SECONDS
 from tenfold_device_plugin.state import Card
 from tests.unit.device_plugin_bench import CARD_A, CARD_B, Bench, StartFailed, pod, until
 
@@ -64,7 +65,11 @@ class TestRegistration:
     def test_is_repeated_when_the_kubelet_closes_the_stream(self, bench: Bench) -> None:
         bench.start()
         bench.kubelet.drop_stream()
-        until(lambda: not bench.plugin.ready, "the plugin has noticed")
+        until(lambda: not bench.plugin.service.watched, "the plugin has noticed")
+        bench.plugin.round()
+        assert len(bench.kubelet.registrations) == 1  # a new stream may be on its way
+        bench.clock.advance(2 * STREAM_GAP_SECONDS)
+        assert not bench.plugin.ready
         bench.plugin.round()
         until(lambda: bench.kubelet.ids, "the kubelet knows the ids again")
         assert bench.plugin.ready
@@ -100,8 +105,11 @@ class TestRegistration:
     def test_many_reconnects_leave_workers_for_calls(self, bench: Bench) -> None:
         bench.start()
         for _ in range(40):
-            bench.plugin.endpoint.stream_lost()
+            bench.kubelet.drop_stream()
+            until(lambda: not bench.plugin.service.watched, "the plugin has noticed")
+            bench.clock.advance(2 * STREAM_GAP_SECONDS)
             bench.plugin.round()
+            until(lambda: bench.plugin.service.watched, "the kubelet reads the ids")
         until(lambda: bench.kubelet.ids, "the kubelet knows the ids")
         bench.run(pod("one"))
 
@@ -115,6 +123,28 @@ class TestRegistration:
         assert alive.exists()
         first.endpoint.stop()
         bench.run(pod("one"))
+
+
+class TestAnApiServerThatIsAway:
+    def test_does_not_keep_a_restarted_kubelet_waiting(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        bench.start()
+        asked: list[str] = []
+
+        def slow(*_arguments: object) -> None:
+            asked.append(f"after {len(bench.kubelet.registrations)} registrations")
+            raise ClusterUnavailable("timed out")
+
+        monkeypatch.setattr(bench.cluster, "annotate_node", slow)
+        monkeypatch.setattr(bench.cluster, "create_event", slow)
+        bench.clock.advance(bench.settings.heartbeat_seconds)
+        bench.kubelet.restart()
+        bench.plugin.round()
+        assert asked == ["after 2 registrations"]
+        bench.plugin.round()
+        assert len(asked) == 1
+        bench.clock.advance(2)
+        bench.plugin.round()
+        assert len(asked) == 2
 
 
 class TestIds:

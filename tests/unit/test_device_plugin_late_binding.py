@@ -584,6 +584,18 @@ class TestPodsThatCameTooEarly:
         assert bench.plugin.binder.failed_at_admission() == 1
 
 
+class TestThePage:
+    def test_carries_policy_and_view_as_set(self) -> None:
+        bench = Bench(hook_policy="open", hook_view="clocks, compute_mode")
+        try:
+            bench.start()
+            created = bench.run(pod("one"))
+            page = region.read_config(bench.settings.slots_dir / created.slot)
+            assert (page.policy, page.view) == ("open", ("clocks", "compute_mode"))
+        finally:
+            bench.close()
+
+
 class TestALiveQuota:
     def test_a_running_slots_page_follows_the_ledger(self, bench: Bench) -> None:
         bench.start()

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tenfold_device_plugin.main import STALE_SECONDS
 from tenfold_device_plugin.metrics import MetricsServer
-from tests.unit.device_plugin_bench import CARD_A, CARD_B, CATALOGUE, MIB, Bench, StartFailed, pod
+from tenfold_device_plugin.serve import STREAM_GAP_SECONDS
+from tests.unit.device_plugin_bench import CARD_A, CARD_B, CATALOGUE, MIB, Bench, StartFailed, pod, until
 
 
 @pytest.fixture
@@ -123,8 +125,16 @@ class TestTheNode:
         assert self.status(server, path) == status
 
     def test_is_not_ready_while_the_kubelet_does_not_know_it(self, bench: Bench, server: MetricsServer) -> None:
-        bench.plugin.endpoint.stream_lost()
+        bench.kubelet.drop_stream()
+        until(lambda: not bench.plugin.service.watched, "the plugin has noticed")
+        bench.clock.advance(2 * STREAM_GAP_SECONDS)
         assert self.status(server, "/readyz") == 503
+
+    def test_is_dead_when_its_rounds_stop(self, bench: Bench, server: MetricsServer) -> None:
+        bench.clock.advance(STALE_SECONDS)
+        assert self.status(server, "/healthz") == 503
+        bench.plugin.round()
+        assert self.status(server, "/healthz") == 200
 
     def status(self, server: MetricsServer, path: str) -> Any:
         try:

@@ -14,7 +14,13 @@ from tenfold_device_plugin.settings import Settings
 
 NAME = {"TENFOLD_NODE_NAME": "n"}
 ROWS = dataclasses.fields(Settings)
-SAMPLES: dict[str, Any] = {"log_level": "debug", "prestart_wait_seconds": "1.5", "api_timeout_seconds": "2"}
+SAMPLES: dict[str, Any] = {
+    "log_level": "debug",
+    "hook_policy": "open",
+    "hook_view": "clocks",
+    "prestart_wait_seconds": "1.5",
+    "api_timeout_seconds": "2",
+}
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: str(row.name))
@@ -67,6 +73,14 @@ class TestWrongValues:
         monkeypatch.delenv("TENFOLD_NODE_NAME", raising=False)
         assert main.main([]) == 2
         assert said == ["wrong settings: node_name is empty, expected the name of this Node object; set TENFOLD_NODE_NAME"]
+
+    @pytest.mark.parametrize(
+        ("name", "words"),
+        [("hook_policy", "hook_policy is 'x', expected one of closed, open"), ("hook_view", "hook_view has 'x', expected some of clocks")],
+    )
+    def test_what_a_page_cannot_say_is_refused(self, name: str, words: str) -> None:
+        with pytest.raises(SettingsError, match=words):
+            Settings.from_sources([], {**NAME, f"TENFOLD_{name.upper()}": "x"})
 
 
 class TestPaths:

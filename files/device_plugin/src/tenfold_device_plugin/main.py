@@ -42,6 +42,8 @@ from .state import capacity, device_ids, register_records
 __all__ = ["Plugin", "main"]
 
 ROUND_SECONDS = 0.5  # also how soon a restarted kubelet is noticed
+API_PAUSE_SECONDS = 2.0
+STALE_SECONDS = 60.0  # a round takes a few seconds at most; a main thread that needs longer hangs
 DRAIN_STEP_SECONDS = 0.2
 DRAIN_QUIET_SECONDS = 1.0  # a scheduler cycle that began before it saw count 0 may still bind a pod here
 BACKOFF_SECONDS = (1.0, 2.0, 5.0, 10.0, 30.0)
@@ -67,7 +69,7 @@ class Plugin:
                 ledger=ledger,
                 cluster=cluster,
                 pod_resources=pod_resources,
-                pages=Pages(settings.slots_dir, settings.hook_root),
+                pages=Pages(settings.slots_dir, settings.hook_root, settings.hook_policy, settings.views),
                 cdi_folder=CdiFolder(settings.cdi_dir),
                 nvidia_spec=NvidiaSpec(settings.nvidia_cdi_candidates()),
                 inventory=self.inventory,
@@ -77,10 +79,10 @@ class Plugin:
         self.collector = Collector(self.binder)
         self.catalogues = Catalogues(cluster, settings.namespace, settings.catalogue_dir)
         self.advertiser = Advertiser(cluster, clock, settings.node_name, settings.heartbeat_seconds)
-        self.service = Service(self.binder, self._stream_ended)
+        self._wake = threading.Event()
+        self.service = Service(self.binder, clock, self._wake.set)
         self.endpoint = Endpoint(settings.device_plugins_dir, self.service, clock)
         self.metrics = SliceCollector(self.binder, source)
-        self._wake = threading.Event()
         self._stop = threading.Event()
         self._left = threading.Event()
         self._watches: list[threading.Thread] = []
@@ -88,6 +90,13 @@ class Plugin:
         self._due: dict[str, float] = {}
         self._said: dict[str, str] = {}
         self._api_is_away = False
+        self._api_pause_until = 0.0
+        self._last_round = clock.monotonic()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the writer's rounds go on; a process whose main thread hangs should be restarted."""
+        return self.clock.monotonic() - self._last_round < STALE_SECONDS
 
     @property
     def ready(self) -> bool:
@@ -120,13 +129,14 @@ class Plugin:
         if self._is_due("scan", self.settings.scan_seconds):
             self._step("scan", self._scan)
         self._step("departed", self.binder.settle_departed)
-        self._step("tiers", self._read_tiers)
-        self._step("annotations", self._repair_annotations)
-        self._step("node", self._advertise)
+        self._step("kubelet", self._register)  # before the API server, which may take its time to be away
+        for name, action in (("tiers", self._read_tiers), ("annotations", self._repair_annotations), ("node", self._advertise)):
+            self._api_step(name, action)
         self._step("kubelet", self._register)
         if self._is_due("collect", self.settings.collect_seconds):
             self._step("collect", self.collector.collect)
-        self._step("events", self.reporter.flush)
+        self._api_step("events", self.reporter.flush)
+        self._last_round = self.clock.monotonic()
 
     def _scan(self) -> None:
         before = self.inventory.cards
@@ -193,11 +203,18 @@ class Plugin:
         if self.advertiser.ready or restarts_only or self.endpoint.registered:
             self.endpoint.ensure()
 
+    def _api_step(self, name: str, action: Callable[[], object]) -> None:
+        """A step that asks the API server: left out for a while after it did not answer, so that the kubelet need not wait for it."""
+        if self.clock.monotonic() >= self._api_pause_until:
+            self._step(name, action)
+
     def _step(self, name: str, action: Callable[[], object]) -> None:
         """Run one step; a foreseen failure is said when it begins and when it is over, not every round."""
         try:
             action()
         except (ClusterUnavailable, LedgerError, OSError, grpc.RpcError) as error:
+            if isinstance(error, ClusterUnavailable):
+                self._api_pause_until = self.clock.monotonic() + API_PAUSE_SECONDS
             words = str(error.details()) if isinstance(error, grpc.Call) else str(error)
             self._say_once(name, f"{name}: {words}; trying again")
             return
@@ -249,10 +266,6 @@ class Plugin:
         self.binder.take(change)
         self._wake.set()
 
-    def _stream_ended(self) -> None:
-        self.endpoint.stream_lost()
-        self._wake.set()
-
     def _follow(self, name: str, watch: Callable[[str, threading.Event], Iterator[Change]], take: Callable[[Change], None]) -> None:
         thread = threading.Thread(target=self._follow_for_ever, args=(name, watch, take), name=f"watch-{name}", daemon=True)
         self._watches.append(thread)
@@ -282,7 +295,7 @@ class Plugin:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """0 after SIGTERM, 1 when the start fails, 2 for wrong settings."""
+    """0 after SIGTERM, 1 when the start fails, 2 for wrong settings, 3 for a fault of ours."""
     log.configure("info")
     try:
         settings = Settings.from_sources(sys.argv[1:] if arguments is None else arguments, os.environ)
@@ -304,7 +317,11 @@ def main(arguments: list[str] | None = None) -> int:
         server.start()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: plugin.stop())
-    plugin.run()
+    try:
+        plugin.run()
+    except Exception as error:
+        log.say(logging.CRITICAL, "the device plugin ends by a fault of ours", error=error)
+        return 3
     if server is not None:
         server.stop()
     state_lock.close()

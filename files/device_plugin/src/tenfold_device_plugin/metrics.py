@@ -171,11 +171,14 @@ def _counter(name: str, text: str, value: float) -> Any:
 
 class Health(Protocol):
     @property
+    def alive(self) -> bool: ...
+
+    @property
     def ready(self) -> bool: ...
 
 
 class MetricsServer:
-    """``/metrics``, ``/healthz`` (the process answers) and ``/readyz`` (registered with the kubelet), on one small HTTP server."""
+    """``/metrics``, ``/healthz`` (the main thread works) and ``/readyz`` (registered with the kubelet), on one small HTTP server."""
 
     def __init__(self, address: str, collector: SliceCollector, health: Health) -> None:
         """``address`` is host:port; port 0 takes any. Errors: OSError when it is in use."""
@@ -189,10 +192,10 @@ class MetricsServer:
             def do_GET(self) -> None:
                 if self.path.partition("?")[0] == "/metrics":
                     self._answer(200, generate_latest(registry), "text/plain; version=0.0.4; charset=utf-8")
-                elif self.path == "/healthz" or (self.path == "/readyz" and health.ready):
-                    self._answer(200, b"ok\n")
+                elif self.path == "/healthz":
+                    self._answer(*((200, b"ok\n") if health.alive else (503, b"the writer's rounds have stopped\n")))
                 elif self.path == "/readyz":
-                    self._answer(503, b"not registered with the kubelet\n")
+                    self._answer(*((200, b"ok\n") if health.ready else (503, b"not registered with the kubelet\n")))
                 else:
                     self._answer(404, b"/metrics, /healthz or /readyz\n")
 

@@ -29,8 +29,12 @@ _SLOT_NAME = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True)
 class Pages:
+    """``policy`` and ``view`` go into every page as they are (``_domain.region``)."""
+
     slots_dir: Path
     hook_root: Path
+    policy: str = "closed"
+    view: tuple[str, ...] = ()
 
     def start(self, slot: str, shares: Iterable[Share]) -> list[Mount]:
         """Make the slot ready for a container that is about to start: page, fresh state, and the mounts that it gets.
@@ -40,7 +44,7 @@ class Pages:
         hook = self.current_hook()
         folder = self.folder(slot)
         try:
-            region.create_slot(folder, quotas(shares))
+            region.create_slot(folder, quotas(shares), policy=self.policy, view=self.view)
         except RegionError as error:
             raise Refused("page", str(error)) from error
         mounts = [
@@ -56,7 +60,7 @@ class Pages:
     def rewrite(self, slot: str, shares: Iterable[Share]) -> None:
         """Put new quotas in force in a running container. Errors: Refused when its page is missing or damaged."""
         try:
-            region.write_config(self.folder(slot), quotas(shares))
+            region.write_config(self.folder(slot), quotas(shares), policy=self.policy, view=self.view)
         except RegionError as error:
             raise Refused("page", str(error)) from error
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import secrets
 import socket
 import threading
@@ -30,6 +31,7 @@ WORKERS = 32  # a waiting PreStart holds one for up to 25 s; a node starts few c
 STREAM_STEP_SECONDS = 5.0
 REGISTER_SECONDS = 5.0
 STREAM_PATIENCE_SECONDS = 10.0  # a kubelet that took our registration and does not come for the ids is asked again after this
+STREAM_GAP_SECONDS = 0.3  # it closes the old stream and opens the new one in any order: not every end is a loss
 STOP_SECONDS = 2.0
 SOCKET_PREFIX = "tenfold-"
 
@@ -37,8 +39,9 @@ SOCKET_PREFIX = "tenfold-"
 class Service:
     """Answers the kubelet. ``on_stream_end`` is called when the kubelet drops the newest ListAndWatch: we must register again."""
 
-    def __init__(self, binder: Binder, on_stream_end: Callable[[], None]) -> None:
+    def __init__(self, binder: Binder, clock: Clock, on_stream_end: Callable[[], None]) -> None:
         self._binder = binder
+        self._clock = clock
         self._on_stream_end = on_stream_end
         self._news = threading.Condition()
         self._ids: tuple[str, ...] = ()
@@ -46,10 +49,11 @@ class Service:
         self._newest_stream = 0
         self._open_stream = 0
         self._stopping = False
+        self.unread_since = -math.inf
 
     @property
     def watched(self) -> bool:
-        """Whether a kubelet is reading our ids now."""
+        """Whether a kubelet is reading our ids now; if not, ``unread_since`` is when the last one stopped."""
         with self._news:
             return self._open_stream == self._newest_stream > 0
 
@@ -87,7 +91,8 @@ class Service:
                 version, ids = self._version, self._ids
             if not context.is_active():
                 with self._news:
-                    self._open_stream = 0 if stream == self._newest_stream else self._open_stream
+                    if stream == self._newest_stream:
+                        self._open_stream, self.unread_since = 0, self._clock.monotonic()
                 self._on_stream_end()
                 return
             if version != sent:
@@ -144,14 +149,15 @@ class Endpoint:
         self._server: grpc.Server | None = None
         self._socket: Path | None = None
         self._registered_with: tuple[int, int, int] | None = None
-        self._lost_stream = threading.Event()
 
     @property
     def registered(self) -> bool:
-        return self._registered_with is not None and not self._lost_stream.is_set()
-
-    def stream_lost(self) -> None:
-        self._lost_stream.set()
+        """A kubelet has taken us and reads our ids, or may still come for them."""
+        if self._registered_with is None or self._service.watched:
+            return self._registered_with is not None
+        lost_at = self._service.unread_since
+        patience = STREAM_GAP_SECONDS if lost_at >= self._registered_at else STREAM_PATIENCE_SECONDS
+        return self._clock.monotonic() - max(lost_at, self._registered_at) < patience
 
     def ensure(self) -> bool:
         """Serve and be registered with the kubelet that is there now; whether something was done.
@@ -160,16 +166,13 @@ class Endpoint:
         Errors: OSError when the kubelet's socket is missing, grpc.RpcError when it does not take us.
         """
         identity = _identity(self._kubelet_socket)
-        now = self._clock.monotonic()
-        is_read = self._service.watched or now - self._registered_at < STREAM_PATIENCE_SECONDS
-        if self.registered and is_read and identity == self._registered_with and self._socket is not None and self._socket.exists():
+        if self.registered and identity == self._registered_with and self._socket is not None and self._socket.exists():
             return False
         if self._socket is None or not self._socket.exists():
             self._serve()
         assert self._socket is not None
-        self._lost_stream.clear()
         kubelet.register(self._kubelet_socket, self._socket.name, wire.RESOURCE_NUMBER, REGISTER_SECONDS)
-        self._registered_with, self._registered_at = identity, now
+        self._registered_with, self._registered_at = identity, self._clock.monotonic()
         log.say(logging.INFO, f"registered {wire.RESOURCE_NUMBER} with the kubelet as '{self._socket.name}'")
         return True
 

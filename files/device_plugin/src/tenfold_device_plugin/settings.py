@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from ._domain import region
 from .errors import SettingsError
 
 __all__ = ["Settings"]
@@ -38,6 +39,11 @@ class Settings:
     )
     # What we advertise
     slices_per_card: int = field(default=0, metadata=_means("slices of a card; 0: the catalogue's slices_per_card"))
+    # What every new container's page says beside its quota
+    hook_policy: str = field(
+        default="closed", metadata=_means("what a hook does that cannot read its page: closed (no CUDA) or open (no limits, counted)")
+    )
+    hook_view: str = field(default="", metadata=_means("comma list of what NVML shows scaled to the slice: clocks, compute_mode"))
     # Folders, the same inside our container and on the node
     hook_root: Path = field(
         default=Path("/usr/local/tenfold/hook"), metadata=_means("immutable hook versions, 'current' points to the one for new containers")
@@ -107,6 +113,11 @@ class Settings:
             problems.append(f"slices_per_card is {self.slices_per_card}, expected 0 or more")
         if self.log_level not in LOG_LEVELS:
             problems.append(f"log_level is {self.log_level!r}, expected one of {', '.join(LOG_LEVELS)}")
+        if self.hook_policy not in region.POLICIES:
+            problems.append(f"hook_policy is {self.hook_policy!r}, expected one of {', '.join(region.POLICIES)}")
+        strangers = [word for word in self.views if word not in region.VIEWS]
+        if strangers:
+            problems.append(f"hook_view has {strangers[0]!r}, expected some of {', '.join(region.VIEWS)}")
         if not 0 < self.prestart_wait_seconds + self.api_timeout_seconds <= 25:
             problems.append(
                 f"prestart_wait_seconds {self.prestart_wait_seconds:g} and api_timeout_seconds {self.api_timeout_seconds:g} sum up to "
@@ -122,7 +133,11 @@ class Settings:
 
     @property
     def schedulers(self) -> frozenset[str]:
-        return frozenset(name.strip() for name in self.scheduler_names.split(",") if name.strip())
+        return frozenset(_words(self.scheduler_names))
+
+    @property
+    def views(self) -> tuple[str, ...]:
+        return _words(self.hook_view)
 
     @property
     def slots_dir(self) -> Path:
@@ -141,6 +156,10 @@ class Settings:
         if self.nvidia_cdi_spec:
             return [Path(self.nvidia_cdi_spec)]
         return [folder / name for folder in (self.cdi_dir, Path("/etc/cdi")) for name in ("nvidia.yaml", "nvidia.json", "nvidia.yml")]
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
 def _parser() -> argparse.ArgumentParser:
