@@ -84,3 +84,21 @@ def test_errors_have_names(machine: Machine) -> None:
     with machine.process() as process:
         assert process.must("cuGetErrorName", 2, bench.out("u64"))
         assert process.cuda("cuGetErrorName", 123456, bench.out("u64"))[0] == 1
+
+
+def version_script(tmp_path: Path, driver_version: str) -> Path:
+    """Made by the rule that the library is linked with."""
+    script = tmp_path / "obj" / f"exports.driver.{driver_version}.map"
+    words = [f"BUILD={tmp_path}", f"DRIVER={driver_version}", "EXPORTS=driver", str(script)]
+    bench.run(["make", "-s", "-C", str(bench.SIMULATOR), *words])
+    return script
+
+
+def test_an_old_drivers_library_can_have_an_old_drivers_names(tmp_path: Path) -> None:
+    names = set(re.findall(r"  (cu\w+);", version_script(tmp_path, "440.118.02").read_text()))
+    assert names == {exported for exported, _, version, _ in bench.symbols() if version <= 10020}
+
+
+def test_a_driver_that_nobody_knows_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="no driver branch 333"):
+        version_script(tmp_path, "333.1")

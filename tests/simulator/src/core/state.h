@@ -84,7 +84,7 @@ struct sim_channel {
     uint32_t live;
     uint32_t slot;
     uint32_t card;
-    int32_t priority_percent; /* share of a time slice; 100 = the policy's slice */
+    uint32_t filler;
     uint64_t submitted; /* tickets given out; ticket t sits in items[t % SIM_RING_ITEMS] */
     uint64_t completed; /* tickets done; the head is item completed */
     int64_t backlog_ns; /* sum of remaining_ns */

@@ -117,7 +117,7 @@ static void begin_turn(struct sim_state *state, struct sim_timeline *timeline)
     if (timeline->current != chosen + 1)
         timeline->switch_left_ns = timeline->current ? state->time.switch_ns : 0;
     timeline->current = chosen + 1;
-    timeline->slice_left_ns = state->time.slice_ns * state->channels[chosen].priority_percent / 100;
+    timeline->slice_left_ns = state->time.slice_ns;
 }
 
 static void end_turn(struct sim_state *state, struct sim_timeline *timeline)
@@ -193,7 +193,6 @@ int timeline_open_channel(struct sim_state *state, uint32_t slot, uint32_t card,
             continue;
         channel->slot = slot;
         channel->card = card;
-        channel->priority_percent = 100;
         channel->submitted = channel->completed = 0;
         channel->backlog_ns = 0;
         memset(&channel->meter, 0, sizeof channel->meter);
@@ -319,7 +318,7 @@ static int64_t expected_end_round_robin(const struct sim_state *state, uint32_t 
         }
         if (count) {
             end_ns += queue[0] != channel ? state->time.switch_ns : 0;
-            turn_ns = state->time.slice_ns * state->channels[queue[0]].priority_percent / 100;
+            turn_ns = state->time.slice_ns;
         }
     }
     return end_ns;

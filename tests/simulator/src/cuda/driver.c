@@ -74,16 +74,26 @@ CUresult driver_check_entry(const char *symbol, bool needs_ready)
     return injected;
 }
 
+/* Under driver_lock(). */
+static CUresult join_machine(void)
+{
+    if (g_driver.machine.state)
+        return CUDA_SUCCESS;
+    int error = state_attach(state_path(), &g_driver.machine);
+    if (error)
+        return driver_error(error);
+    watch_fork();
+    visible_apply(&g_driver.machine);
+    return CUDA_SUCCESS;
+}
+
 static CUresult attach_locked(void)
 {
     if (atomic_load(&g_driver.is_ready))
         return CUDA_SUCCESS;
-    if (!g_driver.machine.state) {
-        int error = state_attach(state_path(), &g_driver.machine);
-        if (error)
-            return driver_error(error);
-        watch_fork();
-    }
+    CUresult result = join_machine();
+    if (result != CUDA_SUCCESS)
+        return result;
     state_lock(&g_driver.machine);
     int32_t injected =
         atomic_load(&g_driver.machine.state->injections_armed) ? state_injected_error(&g_driver.machine, "cuInit") : 0;
@@ -167,11 +177,9 @@ CUresult driver_cuda_version(int *ret_version)
     if (atomic_load(&g_driver.is_inherited))
         return CUDA_ERROR_NOT_INITIALIZED;
     driver_lock();
-    CUresult result = g_driver.machine.state ? CUDA_SUCCESS : driver_error(state_attach(state_path(), &g_driver.machine));
-    if (result == CUDA_SUCCESS) {
-        watch_fork();
+    CUresult result = join_machine();
+    if (result == CUDA_SUCCESS)
         *ret_version = g_driver.machine.state->cuda_version;
-    }
     driver_unlock();
     return result;
 }

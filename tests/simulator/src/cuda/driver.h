@@ -61,6 +61,9 @@ void driver_unlock(void);
 CUresult driver_error(int negative_errno);
 CUresult driver_cuda_version(int *ret_version); /* without cuInit */
 
+/* visible.c: narrows the machine's visible cards to CUDA_VISIBLE_DEVICES. */
+void visible_apply(struct sim_machine *machine);
+
 /* The card behind a CUDA ordinal, honouring visibility. NULL if there is none. */
 struct sim_card *driver_card(CUdevice device);
 uint32_t driver_card_index(CUdevice device);
