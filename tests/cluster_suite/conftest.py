@@ -10,7 +10,7 @@ import pytest
 import testinfra
 from testinfra.host import Host
 
-from tests.demo.__main__ import IMAGE, KUBECONFIG, environment
+from tests.demo.__main__ import IMAGE, KUBECONFIG, KUBECTL, environment
 from tests.demo.observe import Cluster
 
 NODES = ("tenfold-gpu-1", "tenfold-gpu-2")
@@ -20,7 +20,7 @@ NODES = ("tenfold-gpu-1", "tenfold-gpu-2")
 def cluster() -> Cluster:
     if not Path(KUBECONFIG).exists():
         pytest.fail(f"no fleet: '{KUBECONFIG}' is not there; run `make demo` or `molecule converge -s cluster` first")
-    return Cluster(KUBECONFIG)
+    return Cluster(KUBECONFIG, KUBECTL)
 
 
 @pytest.fixture(scope="session")

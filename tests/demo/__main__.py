@@ -22,6 +22,7 @@ from .observe import Cluster, WaitError
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "tenfold"
 KUBECONFIG = CACHE / "sim/admin.conf"
+KUBECTL = CACHE / "current/bin/kubectl"
 NAMESPACE = "tenfold-demo"
 IMAGE = "localhost/tenfold-device-plugin:0.1.0"
 CARD_MEMORY_MIB = 81920
@@ -140,7 +141,7 @@ def play_bare_pods(story: Story, cluster: Cluster, image: str, node: str) -> Non
 
 def closing(image: str) -> str:
     """The commands with which a person looks around."""
-    kubectl = f"{CACHE / 'current/bin/kubectl'} --kubeconfig {KUBECONFIG}"
+    kubectl = f"{KUBECTL} --kubeconfig {KUBECONFIG}"
     return "\n".join(
         (
             "The fleet stays up. Look around:",
@@ -161,7 +162,7 @@ def tell(story: Story) -> None:
     run_site()
 
     story.step("submit pods to the real scheduler and compare what each sees with what it was given")
-    cluster = Cluster(KUBECONFIG)
+    cluster = Cluster(KUBECONFIG, KUBECTL)
     cluster.make_namespace(NAMESPACE)
     for scene in scenes.SCENES:
         play_scene(story, cluster, scene, IMAGE)

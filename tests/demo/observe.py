@@ -6,6 +6,7 @@ Owns the only calls to the API server in this package. Judging is `promises`' ta
 from __future__ import annotations
 
 import json
+import subprocess
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -68,8 +69,15 @@ def parse_probe(log: str) -> Inside | None:
 class Cluster:
     """The fleet's API server."""
 
-    def __init__(self, kubeconfig: Path) -> None:
+    def __init__(self, kubeconfig: Path, kubectl: Path) -> None:
         self.core = client.CoreV1Api(config.new_client_from_config(str(kubeconfig)))
+        self.kubectl_command = [str(kubectl), f"--kubeconfig={kubeconfig}"]
+
+    def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
+        """kubectl's output; CalledProcessError, with its stderr shown, when it fails."""
+        return subprocess.run(
+            [*self.kubectl_command, *arguments], input=stdin, stdout=subprocess.PIPE, text=True, check=True, timeout=60
+        ).stdout
 
     def wait(self, what: str, timeout_s: float, ready: Callable[[], bool], instead: Callable[[], str]) -> None:
         """Polls *ready* until it is true; WaitError names *what* and, through *instead*, what was there."""
@@ -90,9 +98,8 @@ class Cluster:
         self.wait(f"the default service account of namespace '{name}'", 30, ready, lambda: "none")
 
     def submit(self, pods: Iterable[dict[str, Any]]) -> None:
-        """Creates the pods in the order given."""
-        for pod in pods:
-            self.core.create_namespaced_pod(pod["metadata"]["namespace"], pod)
+        """Creates the pods in the order given, as a user does: with kubectl, numbers as they are written."""
+        self.kubectl("create", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": list(pods)}))
 
     def clear(self, namespace: str) -> None:
         """Deletes every pod of the namespace and waits until they are gone."""
