@@ -74,6 +74,18 @@ def test_libraries_and_kernels_launch(machine: Machine) -> None:
         process.must("cuLibraryUnload", library)
 
 
+def test_a_kernel_outlives_the_context_it_first_ran_in(machine: Machine) -> None:
+    with machine.process().start() as process:
+        library = process.must("cuLibraryLoadData", out("u64"), SPIN, None, None, 0, None, None, 0)
+        process.function = process.must("cuLibraryGetKernel", out("u64"), library, "tenfold_spin")
+        process.launch(1000)
+        process.must("cuCtxDestroy_v2", process.context)
+        process.must("cuCtxCreate_v2", out("u64"), 0, 0)
+        process.launch(1000)
+        process.synchronize()
+        assert machine.usage(process)["launches"] == 2
+
+
 def test_stream_attributes_are_kept_and_copied(machine: Machine) -> None:
     with machine.process().start() as process:
         first, second = (process.must("cuStreamCreate", out("u64"), 0) for _ in range(2))

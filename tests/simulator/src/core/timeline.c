@@ -272,21 +272,38 @@ static int64_t backlog_until(const struct sim_channel *channel, uint64_t ticket)
     return sum_ns;
 }
 
+/* Plays the pieces forward in order of submission, each change of channel at its price. */
 static int64_t expected_end_fifo(const struct sim_state *state, uint32_t index, uint64_t ticket)
 {
     const struct sim_timeline *timeline = &state->cards[state->channels[index].card].timeline;
-    const uint64_t sequence = state->channels[index].items[ticket % SIM_RING_ITEMS].sequence;
+    uint64_t next[SIM_CHANNELS_MAX]; /* ticket that each channel of order[] comes to */
     int64_t end_ns = timeline->now_ns + timeline->switch_left_ns;
-    for (uint32_t i = 0; i < timeline->channels; i++) {
-        const struct sim_channel *channel = &state->channels[timeline->order[i]];
-        for (uint64_t t = channel->completed; t < channel->submitted; t++) {
-            const struct sim_item *item = &channel->items[t % SIM_RING_ITEMS];
-            if (item->sequence > sequence && !(i == 0 && t == channel->completed)) /* what runs already is not put off */
-                break;
-            end_ns += item->remaining_ns;
+    for (uint32_t i = 0; i < timeline->channels; i++)
+        next[i] = state->channels[timeline->order[i]].completed;
+    for (uint32_t at = 0;;) { /* order[0] is running */
+        const struct sim_channel *channel = &state->channels[timeline->order[at]];
+        end_ns += channel->items[next[at] % SIM_RING_ITEMS].remaining_ns;
+        if (timeline->order[at] == index && next[at] >= ticket)
+            return end_ns;
+        do /* markers are passed with the piece before them */
+            next[at]++;
+        while (next[at] < channel->submitted && channel->items[next[at] % SIM_RING_ITEMS].remaining_ns == 0 &&
+               !(timeline->order[at] == index && next[at] > ticket));
+        if (timeline->order[at] == index && next[at] > ticket)
+            return end_ns;
+        uint32_t oldest = SIM_CHANNELS_MAX;
+        for (uint32_t i = 0; i < timeline->channels; i++) {
+            const struct sim_channel *other = &state->channels[timeline->order[i]];
+            if (next[i] < other->submitted &&
+                (oldest == SIM_CHANNELS_MAX || other->items[next[i] % SIM_RING_ITEMS].sequence <
+                                                   state->channels[timeline->order[oldest]].items[next[oldest] % SIM_RING_ITEMS].sequence))
+                oldest = i;
         }
+        if (oldest == SIM_CHANNELS_MAX)
+            return end_ns; /* not queued: cannot happen for a ticket that was given out */
+        end_ns += oldest != at ? state->time.switch_ns : 0;
+        at = oldest;
     }
-    return end_ns;
 }
 
 /* Plays the turns forward with nothing but each channel's backlog. */

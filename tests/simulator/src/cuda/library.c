@@ -6,6 +6,18 @@
 
 #include "module.h"
 
+/* Under driver_lock(): the library's module, loaded (again) if its context took it along. */
+static CUresult live_module(CUlibrary library, CUcontext context, CUmodule *ret_module)
+{
+    bool is_there = object_is(library->module, KIND_MODULE) && library->module->head.id == library->module_id;
+    CUresult result = is_there ? CUDA_SUCCESS : module_load(context, library->text, &library->module);
+    if (result != CUDA_SUCCESS)
+        return result;
+    library->module_id = library->module->head.id;
+    *ret_module = library->module;
+    return CUDA_SUCCESS;
+}
+
 static CUresult function_of(CUkernel kernel, CUfunction *ret_function)
 {
     CUcontext context;
@@ -13,11 +25,12 @@ static CUresult function_of(CUkernel kernel, CUfunction *ret_function)
     if (result != CUDA_SUCCESS)
         return result;
     driver_lock();
-    CUlibrary library = kernel->library;
-    if (!library->module)
-        result = module_load(context, library->text, &library->module);
-    if (result == CUDA_SUCCESS && !kernel->function)
-        result = module_function(library->module, kernel->name, &kernel->function);
+    CUmodule module;
+    result = live_module(kernel->library, context, &module);
+    if (result == CUDA_SUCCESS && (!kernel->function || kernel->module_id != module->head.id))
+        result = module_function(module, kernel->name, &kernel->function);
+    if (result == CUDA_SUCCESS)
+        kernel->module_id = module->head.id;
     driver_unlock();
     if (result == CUDA_SUCCESS)
         *ret_function = kernel->function;
@@ -59,7 +72,7 @@ CUDA_EXPORT cuLibraryUnload(CUlibrary library)
         next = kernel->next_in_library;
         object_free(kernel);
     }
-    if (object_is(library->module, KIND_MODULE))
+    if (object_is(library->module, KIND_MODULE) && library->module->head.id == library->module_id)
         module_unload(library->module);
     free(library->text);
     object_free(library);
@@ -95,10 +108,7 @@ CUDA_EXPORT cuLibraryGetModule(CUmodule *ret_module, CUlibrary library)
     if (result != CUDA_SUCCESS)
         return result;
     driver_lock();
-    if (!library->module)
-        result = module_load(context, library->text, &library->module);
-    if (result == CUDA_SUCCESS)
-        *ret_module = library->module;
+    result = live_module(library, context, ret_module);
     driver_unlock();
     return result;
 }

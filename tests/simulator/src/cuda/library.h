@@ -6,7 +6,8 @@
 
 struct CUlib_st {
     struct object head;
-    CUmodule module; /* of the context in which it was first needed */
+    CUmodule module; /* of the context in which it was first needed; goes with that context */
+    uint64_t module_id;
     char *text;
     CUkernel kernels;
 };
@@ -16,6 +17,7 @@ struct CUkern_st {
     CUlibrary library;
     CUkernel next_in_library;
     CUfunction function; /* made on first use */
+    uint64_t module_id; /* whose function it is */
     char name[128];
 };
 
