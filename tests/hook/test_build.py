@@ -10,8 +10,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tenfold import hook_elf, hook_verify
 
+from tenfold import hook_elf, hook_verify
 from tests.hook import workshop
 from tests.hook.workshop import HOOK_SOURCE, Slot
 

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tenfold import region
 
+from tenfold import region
 from tests.hook import scripts
 from tests.hook.workshop import MIB, Slot
 

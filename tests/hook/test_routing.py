@@ -10,11 +10,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tenfold import hook_verify
 
+from tenfold import hook_verify, region
 from tests.hook import workshop
 from tests.hook.workshop import Machine, Slot
-from tenfold import region
 
 VECTORS = Path(__file__).parent / "vectors"
 DRIVERS = ("470", "520", "535", "550", "570", "580", "615", "620")

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tenfold import hook_verify, region
 
+from tenfold import hook_verify, region
 from tests.hook import workshop
 from tests.hook.workshop import BUILD, HOOK_SOURCE, MIB, Machine, Slot
 

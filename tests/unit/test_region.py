@@ -71,6 +71,7 @@ LAYOUT = {
     "slot.start_ticks": (8, "offsetof(struct tenfold_slot, start_ticks)"),
     "slot.pid_namespace": (16, "offsetof(struct tenfold_slot, pid_namespace)"),
     "slot.pid": (24, "offsetof(struct tenfold_slot, pid)"),
+    "slot.driver_pid": (40, "offsetof(struct tenfold_slot, driver_pid)"),
     "SLOT_USED_OFFSET": (region.SLOT_USED_OFFSET, "offsetof(struct tenfold_slot, used)"),
     "modes": (region.MODES.index("off"), "TENFOLD_MODE_OFF"),
     "elastic": (region.MODES.index("elastic"), "TENFOLD_MODE_ELASTIC"),

@@ -61,7 +61,7 @@ struct tenfold_gpu_config {
     uint32_t core_limit_percent;   /* 1..99; 0 or 100: no limit */
     uint32_t mode;                 /* enum tenfold_mode */
     int32_t priority;              /* 0 is the highest */
-    uint32_t neighbours;           /* other slots that the host booked on this card; a hint for elastic mode */
+    uint32_t neighbours;           /* other slots that the host booked on this card, for people; 0: none, or not told */
     uint32_t reserved32[12];
 };
 
@@ -102,7 +102,8 @@ struct tenfold_slot {
     uint32_t pid; /* in that namespace */
     uint32_t flags;
     uint64_t attached_ns; /* CLOCK_MONOTONIC */
-    uint64_t reserved[3];
+    uint64_t driver_pid;  /* as NVML names the process, once it has found out; 0: not known */
+    uint64_t reserved[2];
     uint64_t lanes[TENFOLD_LANES_MAX];    /* journal words, see below */
     uint64_t used[TENFOLD_GPUS_MAX];      /* tagged words: bytes of this process per card */
 };

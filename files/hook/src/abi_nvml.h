@@ -21,6 +21,18 @@ typedef struct {
     unsigned long long total, reserved, free, used;
 } nvmlMemory_v2_t;
 
+/* The first version of the list: later ones changed their size within one driver branch. */
+typedef struct {
+    unsigned int pid;
+    unsigned long long used_bytes;
+} nvmlProcessInfo_v1_t;
+
+typedef struct {
+    unsigned int pid;
+    unsigned long long time_us; /* of the wall clock: the end of the sample */
+    unsigned int sm_percent, memory_percent, encoder_percent, decoder_percent;
+} nvmlProcessUtilizationSample_t;
+
 enum { NVML_MEMORY_V2 = (int)(sizeof(nvmlMemory_v2_t) | 2u << 24) };
 
 enum { NVML_CLOCK_SM = 1, NVML_CLOCK_GRAPHICS = 0, NVML_COMPUTEMODE_EXCLUSIVE_PROCESS = 3 };

@@ -16,7 +16,6 @@
 #include <sys/mman.h>
 
 #define CUDA_SONAME "libcuda.so.1"
-#define NVML_SONAME "libnvidia-ml.so.1"
 
 static const struct tf_hook cuda_hooks[] = {
 #define CUDA_HOOK(symbol, base, since, class, parameters) {#symbol, base, since, (void *)symbol, offsetof(struct tf_cuda, symbol)},
@@ -71,7 +70,7 @@ static bool load_cuda(void)
 static bool load_nvml(void)
 {
     struct tf_object object;
-    if (!tf_object_find(NVML_SONAME, &object))
+    if (!tf_object_find(TF_NVML_SONAME, &object))
         return false;
 #define CUDA_HOOK(symbol, base, since, class, parameters)
 #define CUDA_REAL(symbol, parameters)
@@ -82,7 +81,7 @@ static bool load_nvml(void)
 #undef CUDA_REAL
 #undef NVML_HOOK
 #undef NVML_REAL
-    tf_loader_pin(NVML_SONAME);
+    tf_loader_pin(TF_NVML_SONAME);
     return true;
 }
 

@@ -22,6 +22,8 @@ struct tf_hook {
 const struct tf_cuda *tf_cuda(void);
 const struct tf_nvml *tf_nvml(void);
 
+#define TF_NVML_SONAME "libnvidia-ml.so.1"
+
 /* The row for an exact symbol name, or NULL. `is_nvml` chooses the table. */
 const struct tf_hook *tf_hook_named(const char *symbol, bool is_nvml);
 

@@ -38,9 +38,13 @@ void tf_loader_find(void)
         __atomic_store_n(&tf_real_dlsym, (void *(*)(void *, const char *))tf_loader_libc("dlsym"), __ATOMIC_RELEASE);
 }
 
-void tf_loader_pin(const char *soname)
+static void load(const char *soname, int flags)
 {
     void *(*real_dlopen)(const char *, int) = (void *(*)(const char *, int))tf_loader_libc("dlopen");
     if (real_dlopen)
-        real_dlopen(soname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
+        real_dlopen(soname, RTLD_LAZY | RTLD_LOCAL | flags);
 }
+
+void tf_loader_pin(const char *soname) { load(soname, RTLD_NOLOAD | RTLD_NODELETE); }
+
+void tf_loader_open(const char *soname) { load(soname, RTLD_NODELETE); }

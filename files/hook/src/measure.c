@@ -10,6 +10,7 @@
 
 #include "device.h"
 #include "helper.h"
+#include "neighbours.h"
 #include "nested.h"
 #include "sync.h"
 
@@ -73,7 +74,7 @@ static struct tf_limit_policy policy_of(struct tf_container *container, int gpu)
     return (struct tf_limit_policy){
         .limit_percent = atomic_load_explicit(&quota->core_limit_percent, memory_order_relaxed),
         .mode = atomic_load_explicit(&quota->mode, memory_order_relaxed),
-        .pressure = atomic_load_explicit(&quota->neighbours, memory_order_relaxed) ? TF_LIMIT_PRESSURE_EQUAL : TF_LIMIT_PRESSURE_NONE,
+        .pressure = tf_neighbours_pressure(gpu, now_ns()),
     };
 }
 
@@ -370,6 +371,7 @@ uint64_t tf_measure_poll(void)
         if (!cards[gpu].count)
             continue;
         uint64_t card_nap_ns = poll_card(container, cuda, (int)gpu);
+        tf_neighbours_observe(container, cuda, (int)gpu, &cards[gpu].process, now_ns());
         nap_ns = card_nap_ns < nap_ns ? card_nap_ns : nap_ns;
     }
     return nap_ns;
@@ -415,5 +417,6 @@ void tf_measure_forget(CUcontext context)
 void tf_measure_reset(void)
 {
     memset((void *)cards, 0, sizeof cards);
+    tf_neighbours_reset();
     tf_helper_reset();
 }

@@ -11,11 +11,15 @@
 #include "slots.h"
 #include "sync.h"
 
+#include <time.h>
+
 /* How the driver cuts memory: small allocations share blocks of 2 MiB in steps of 512 bytes, larger ones get blocks of their own.
  * Source: granularity that cuMemGetAllocationGranularity reports, and the step that NVML shows for cuMemAlloc. */
 #define GRANULE_BYTES 512ull
 #define BLOCK_BYTES (2ull << 20)
 #define SMALL_BYTES (1ull << 20)
+
+enum { VIEW_REAP_MS = 100 };
 
 static uint64_t round_up(uint64_t bytes, uint64_t step)
 {
@@ -151,6 +155,22 @@ void tf_memory_back(struct tf_container *container, const struct tf_entry *entry
         release(container, &replaced);
 }
 
+/* What dead siblings held is free, and a program that only looks must see it: looked for now and then, and only if there are siblings. */
+static uint64_t used_by_the_living(struct tf_container *container, uint32_t gpu)
+{
+    static _Atomic uint64_t looked_ms;
+    uint64_t used_bytes = tf_account_used(container->state, gpu);
+    if (TF_LIKELY(used_bytes <= tf_account_slot_used(container->state, container->slot, gpu)))
+        return used_bytes;
+    struct timespec now = {0, 0};
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+    uint64_t now_ms = (uint64_t)now.tv_sec * 1000u + (uint64_t)now.tv_nsec / 1000000u, before_ms = atomic_load(&looked_ms);
+    if (now_ms - before_ms < VIEW_REAP_MS || !atomic_compare_exchange_strong(&looked_ms, &before_ms, now_ms))
+        return used_bytes;
+    tf_slots_reap(container->state, &container->self);
+    return tf_account_used(container->state, gpu);
+}
+
 bool tf_memory_view(struct tf_container *container, int gpu, uint64_t real_total_bytes, uint64_t *ret_total_bytes, uint64_t *ret_used_bytes)
 {
     tf_container_refresh(container);
@@ -160,7 +180,7 @@ bool tf_memory_view(struct tf_container *container, int gpu, uint64_t real_total
     if (!limit_bytes || !atomic_load(&container->quotas[gpu].is_listed))
         return false;
     uint64_t total_bytes = limit_bytes < real_total_bytes ? limit_bytes : real_total_bytes;
-    uint64_t used_bytes = tf_account_used(container->state, (uint32_t)gpu);
+    uint64_t used_bytes = used_by_the_living(container, (uint32_t)gpu);
     *ret_total_bytes = total_bytes;
     *ret_used_bytes = used_bytes < total_bytes ? used_bytes : total_bytes;
     return true;
