@@ -77,6 +77,8 @@ static int until_done_outcome(struct hand *hand, const char *what, CUresult resu
 static uint64_t random_bytes(struct hand *hand)
 {
     uint64_t dice = random_below(&hand->random, 20);
+    if (random_below(&hand->random, 16) == 0) /* where the driver's rounding changes */
+        return MIB - 512 + random_below(&hand->random, 1024);
     if (dice < 9)
         return 1 + random_below(&hand->random, UINT64_C(1) << (6 + random_below(&hand->random, 15)));
     if (dice < 18)
@@ -107,18 +109,25 @@ static int make_managed(struct hand *hand, struct object *object)
     return OUTCOME("cuMemAllocManaged", object->bytes, object->pointers[0], CUDA->cuMemAllocManaged(&object->pointers[0], object->bytes, 1));
 }
 
+/* One shape in eight lies at 1 MiB, where the driver's rounding changes. */
+static bool is_boundary(struct hand *hand) { return random_below(&hand->random, 8) == 0; }
+
 static int make_array(struct hand *hand, struct object *object)
 {
-    const CUDA_ARRAY_DESCRIPTOR descriptor = {.width = 1 + random_below(&hand->random, 4096),
-                                              .height = random_below(&hand->random, 1024),
-                                              .format = FORMAT_FLOAT,
-                                              .channels = 1u << random_below(&hand->random, 3)};
+    CUDA_ARRAY_DESCRIPTOR descriptor = {.width = 1 + random_below(&hand->random, 4096),
+                                        .height = random_below(&hand->random, 1024),
+                                        .format = FORMAT_FLOAT,
+                                        .channels = 1u << random_below(&hand->random, 3)};
+    if (is_boundary(hand))
+        descriptor = (CUDA_ARRAY_DESCRIPTOR){.width = 4095 + random_below(&hand->random, 3), .height = 64, .format = FORMAT_FLOAT, .channels = 1};
     return OUTCOME("cuArrayCreate_v2", descriptor.width * (descriptor.height + 1) * 4 * descriptor.channels, object->handles[0],
                    CUDA->cuArrayCreate_v2((CUarray *)&object->handles[0], &descriptor));
 }
 
 static CUDA_ARRAY3D_DESCRIPTOR random_volume(struct hand *hand)
 {
+    if (is_boundary(hand))
+        return (CUDA_ARRAY3D_DESCRIPTOR){.width = 255 + random_below(&hand->random, 3), .height = 256, .depth = 4, .format = FORMAT_UINT8, .channels = 4};
     return (CUDA_ARRAY3D_DESCRIPTOR){.width = 1 + random_below(&hand->random, 256),
                                      .height = 1 + random_below(&hand->random, 256),
                                      .depth = 1 + random_below(&hand->random, 64),
@@ -264,29 +273,63 @@ static int drop_pool(struct hand *hand, struct object *object)
 }
 
 /* handles: 0 the graph, 1 its executable form. The graph's block lives from the launch to the free, by whichever way. */
-enum { GRAPH_FREES_ITSELF, GRAPH_FREED_OUTSIDE, GRAPH_VARIANTS };
+enum { GRAPH_FREES_ITSELF, GRAPH_FREED_OUTSIDE, GRAPH_LAUNCHED_TWICE, GRAPH_CAPTURED, GRAPH_CAPTURED_OPEN, GRAPH_VARIANTS };
 
-static int make_graph(struct hand *hand, struct object *object)
+static int add_nodes(struct hand *hand, struct object *object)
 {
     CUDA_MEM_ALLOC_NODE_PARAMS parameters = {
         .pool_props = {.allocation_type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, object->device}},
-        .size_bytes = random_bytes(hand)};
+        .size_bytes = object->bytes};
     CUgraphNode node, free_node;
-    CUstream stream = hand->streams[object->device];
-    object->variant = (unsigned)random_below(&hand->random, GRAPH_VARIANTS);
-    object->bytes = parameters.size_bytes;
     int result = OUTCOME("cuGraphCreate", 0, object->handles[0], CUDA->cuGraphCreate((CUgraph *)&object->handles[0], 0));
     if (result == 0)
         result = outcome(hand, "cuGraphAddMemAllocNode", object->bytes, CUDA->cuGraphAddMemAllocNode(&node, object->handles[0], NULL, 0, &parameters));
-    if (result == 0 && object->variant == GRAPH_FREES_ITSELF)
+    object->pointers[1] = parameters.address;
+    if (result == 0 && object->variant != GRAPH_FREED_OUTSIDE)
         result = outcome(hand, "cuGraphAddMemFreeNode", 0, CUDA->cuGraphAddMemFreeNode(&free_node, object->handles[0], &node, 1, parameters.address));
+    return result;
+}
+
+/* The same graph, recorded from a stream of its own; a failure inside ends the recording. */
+static int capture_nodes(struct hand *hand, struct object *object)
+{
+    CUstream stream = NULL;
+    CUdeviceptr block = 0;
+    int result = OUTCOME("cuStreamCreate", 0, stream, CUDA->cuStreamCreate(&stream, 1));
+    if (result == 0)
+        result = outcome(hand, "cuStreamBeginCapture_v2", 0, CUDA->cuStreamBeginCapture_v2(stream, 1));
+    bool is_capturing = result == 0;
+    if (result == 0)
+        result = OUTCOME("cuMemAllocAsync (captured)", object->bytes, block, CUDA->cuMemAllocAsync(&block, object->bytes, stream));
+    if (result == 0 && object->variant == GRAPH_CAPTURED)
+        result = outcome(hand, "cuMemFreeAsync (captured)", 0, CUDA->cuMemFreeAsync(block, stream));
+    if (is_capturing) {
+        int ended = UNTIL_DONE("cuStreamEndCapture", CUDA->cuStreamEndCapture(stream, (CUgraph *)&object->handles[0]));
+        result = ended ? ended : result;
+    }
+    if (stream && UNTIL_DONE("cuStreamDestroy_v2", CUDA->cuStreamDestroy_v2(stream)))
+        return -1;
+    object->pointers[1] = block;
+    return result;
+}
+
+static int make_graph(struct hand *hand, struct object *object)
+{
+    CUstream stream = hand->streams[object->device];
+    object->variant = (unsigned)random_below(&hand->random, GRAPH_VARIANTS);
+    object->bytes = random_bytes(hand);
+    bool is_captured = object->variant == GRAPH_CAPTURED || object->variant == GRAPH_CAPTURED_OPEN;
+    bool stays = object->variant == GRAPH_FREED_OUTSIDE || object->variant == GRAPH_CAPTURED_OPEN;
+    int result = is_captured ? capture_nodes(hand, object) : add_nodes(hand, object);
+    CUdeviceptr block = object->pointers[1];
+    object->pointers[1] = 0;
     if (result == 0)
         result = OUTCOME("cuGraphInstantiateWithFlags", object->bytes, object->handles[1],
                          CUDA->cuGraphInstantiateWithFlags((CUgraphExec *)&object->handles[1], object->handles[0], 0));
-    if (result == 0)
+    for (int launches = object->variant == GRAPH_LAUNCHED_TWICE ? 2 : 1; launches > 0 && result == 0; launches--)
         result = outcome(hand, "cuGraphLaunch", object->bytes, CUDA->cuGraphLaunch(object->handles[1], stream));
-    if (result == 0 && object->variant == GRAPH_FREED_OUTSIDE)
-        object->pointers[0] = parameters.address;
+    if (result == 0 && stays)
+        object->pointers[0] = block;
     if (result == 0)
         result = UNTIL_DONE("cuStreamSynchronize", CUDA->cuStreamSynchronize(stream));
     return result;

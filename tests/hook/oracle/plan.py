@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-__all__ = ["INJECTED", "KINDS", "MUTANTS", "Mutant", "Scenario", "full", "quick"]
+__all__ = ["INJECTED", "INJECTED_UNDER_THE_HOOK", "KINDS", "MUTANTS", "NOT_INJECTED", "Mutant", "Scenario", "full", "quick"]
 
 # Kind of memory -> symbols that the hook must export for it to be covered. The order is that of enum kind in objects.h.
 KINDS: dict[str, tuple[str, ...]] = {
@@ -23,7 +23,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "host": (),
 }
 
-# Driver functions that fail on purpose: those that the program calls, and those that only the hook calls.
+# Driver functions that fail on purpose, and the kind of memory whose work calls them. Each must be called, or nothing was tested.
 INJECTED: tuple[tuple[str, str], ...] = (
     ("cuMemAlloc_v2", "linear"),
     ("cuMemFree_v2", "linear"),
@@ -53,14 +53,72 @@ INJECTED: tuple[tuple[str, str], ...] = (
     ("cuGraphLaunch", "graph"),
     ("cuDeviceGraphMemTrim", "graph"),
     ("cuCtxDestroy_v2", "context"),
+    ("cuGraphExecDestroy", "graph"),
+    ("cuCtxSynchronize", "pool"),
+    ("cuStreamSynchronize", "graph"),
+)
+
+# Driver functions that the hook calls for its own ends; a hook that needs one of them less often is no worse.
+INJECTED_UNDER_THE_HOOK: tuple[tuple[str, str], ...] = (
     ("cuCtxGetDevice", "linear"),
     ("cuCtxGetCurrent", "linear"),
+    ("cuDeviceGetUuid_v2", "linear"),
+    ("cuDevicePrimaryCtxGetState", "linear"),
     ("cuDeviceGetMemPool", "async"),
+    ("cuStreamIsCapturing", "async"),
+    ("cuStreamIsCapturing_ptsz", "async"),
     ("cuMemPoolGetAttribute", "pool"),
     ("cuDeviceGetGraphMemAttribute", "graph"),
+    ("cuGraphGetNodes", "graph"),
+    ("cuGraphNodeGetType", "graph"),
+    ("cuGraphMemAllocNodeGetParams", "graph"),
     ("cuArrayGetMemoryRequirements", "array"),
     ("cuMipmappedArrayGetMemoryRequirements", "mipmap"),
 )
+
+# Functions of hooks.def that no scenario makes fail, and why. tests/hook/oracle/test_oracle.py compares the three lists with hooks.def.
+NOT_INJECTED: dict[str, str] = {
+    **dict.fromkeys(
+        ("cuMemAlloc", "cuMemAllocPitch", "cuMemFree", "cuArrayCreate", "cuArray3DCreate", "cuCtxDestroy"),
+        "before CUDA 3.2 and 4: no program has them",
+    ),
+    **dict.fromkeys(
+        (
+            "cuGraphAddNode",
+            "cuGraphAddNode_v2",
+            "cuGraphInstantiate",
+            "cuGraphInstantiate_v2",
+            "cuGraphInstantiateWithParams",
+            "cuGraphInstantiateWithParams_ptsz",
+            "cuMemAllocFromPoolAsync_ptsz",
+            "cuDeviceGetUuid",
+        ),
+        "a twin of one that is injected, by the same code",
+    ),
+    **dict.fromkeys(
+        (
+            "cuDevicePrimaryCtxRelease",
+            "cuDevicePrimaryCtxRelease_v2",
+            "cuDevicePrimaryCtxReset",
+            "cuDevicePrimaryCtxReset_v2",
+            "cuDevicePrimaryCtxRetain",
+        ),
+        "would take the card from under the program; tests/gpu resets contexts",
+    ),
+    **dict.fromkeys(
+        (
+            "cuEventCreate",
+            "cuEventDestroy_v2",
+            "cuEventRecord",
+            "cuEventRecord_ptsz",
+            "cuEventQuery",
+            "cuEventElapsedTime",
+            "cuCtxPushCurrent_v2",
+            "cuCtxPopCurrent_v2",
+        ),
+        "the limiter's, which moves no memory",
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -101,10 +159,13 @@ def rounds(processes: int, threads: int, count: int, operations: int, *kinds: st
     return Scenario(name, "rounds", kinds, {"processes": processes, "threads": threads, "rounds": count, "operations": operations})
 
 
-def injected(symbol: str, kind: str, count: int, operations: int) -> Scenario:
-    own = symbol in KINDS[kind] or not symbol.startswith(("cuCtxGet", "cuDeviceGet", "cuMemPoolGet", "cuArrayGet", "cuMipmappedArrayGet"))
-    options: dict[str, int | str] = {"symbol": symbol, "processes": 2, "threads": 2, "rounds": count, "operations": operations}
-    return Scenario(f"{symbol} fails at times", "inject", (kind,), options, may_be_idle=not own)
+def injected(count: int, operations: int) -> list[Scenario]:
+    """One scenario per driver function: it fails at random calls."""
+    found = []
+    for symbol, kind in (*INJECTED, *INJECTED_UNDER_THE_HOOK):
+        options: dict[str, int | str] = {"symbol": symbol, "processes": 2, "threads": 2, "rounds": count, "operations": operations}
+        found.append(Scenario(f"{symbol} fails at times", "inject", (kind,), options, may_be_idle=(symbol, kind) not in INJECTED))
+    return found
 
 
 def storm(processes: int, threads: int, kills: int) -> Scenario:
@@ -125,7 +186,7 @@ def quick() -> list[Scenario]:
         *(rounds(2, 4, 2, 150, kind) for kind in KINDS),
         rounds(8, 4, 3, 150),
         rounds(32, 1, 2, 100),
-        *(injected(symbol, kind, 2, 60) for symbol, kind in INJECTED),
+        *injected(2, 60),
         storm(8, 4, 60),
         step("alloc", 173),
         step("free", 173),
@@ -141,7 +202,7 @@ def full() -> list[Scenario]:
         *(rounds(4, 4, 4, 600, kind) for kind in KINDS),
         # 9 x 5 rounds, about 18,000 operations each
         *(rounds(processes, threads, 5, max(1, 18000 // (processes * threads))) for processes, threads in sizes),
-        *(injected(symbol, kind, 8, 150) for symbol, kind in INJECTED),
+        *injected(8, 150),
         *(storm(processes, threads, kills) for processes, threads, kills in ((8, 1, 400), (8, 16, 200), (32, 4, 100))),
         step("alloc", 11),
         step("free", 11),

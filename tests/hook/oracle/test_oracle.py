@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.hook import workshop
+from tests.hook.oracle import plan
 
 RUN = Path(__file__).resolve().parent / "run.py"
 
@@ -40,3 +42,13 @@ def test_a_scenario_that_cannot_run_is_an_error_and_no_success() -> None:
     )
     assert done.returncode == 2
     assert "no such scenario" in done.stderr
+
+
+def test_every_driver_function_that_the_hook_calls_fails_in_some_scenario_or_has_a_reason_not_to() -> None:
+    text = (workshop.HOOK_SOURCE / "src" / "hooks.def").read_text()
+    hooked = re.findall(r"^CUDA_HOOK\((\w+), [^,]+, [^,]+, (\w+),", text, re.MULTILINE)
+    called = {symbol for symbol, purpose in hooked if purpose in ("memory", "context")}
+    called |= set(re.findall(r"^CUDA_REAL\((\w+),", text, re.MULTILINE))
+    listed = {symbol for symbol, _kind in (*plan.INJECTED, *plan.INJECTED_UNDER_THE_HOOK)} | set(plan.NOT_INJECTED)
+    assert called - listed == set()
+    assert set(plan.NOT_INJECTED) <= called, "a reason for something that the hook does not call"
