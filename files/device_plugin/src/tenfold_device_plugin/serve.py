@@ -55,7 +55,7 @@ class Service:
     def watched(self) -> bool:
         """Whether a kubelet is reading our ids now; if not, ``unread_since`` is when the last one stopped."""
         with self._news:
-            return self._open_stream == self._newest_stream > 0
+            return self._open_stream > 0
 
     def publish(self, ids: Sequence[str]) -> None:
         """Set the ids that exist; streams send them if they changed."""
@@ -80,21 +80,17 @@ class Service:
             self._newest_stream += 1
             stream = self._open_stream = self._newest_stream
             self._news.notify_all()
-        context.add_callback(self._wake)
+        # Not left to the loop below: gRPC drops a generator whose call has ended without a word.
+        if not context.add_callback(lambda: self._stream_over(stream)):
+            self._stream_over(stream)
         sent = -1
         while True:
             with self._news:
                 if sent == self._version:
                     self._news.wait(STREAM_STEP_SECONDS)
-                if self._stopping or stream != self._newest_stream:
+                if self._stopping or stream != self._open_stream:
                     return
                 version, ids = self._version, self._ids
-            if not context.is_active():
-                with self._news:
-                    if stream == self._newest_stream:
-                        self._open_stream, self.unread_since = 0, self._clock.monotonic()
-                self._on_stream_end()
-                return
             if version != sent:
                 sent = version
                 # Healthy whatever the card's state: an unhealthy id would fail pods between two starts of their containers.
@@ -133,9 +129,16 @@ class Service:
             context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
         return api.PreStartContainerResponse()
 
-    def _wake(self) -> None:
+    def _stream_over(self, stream: int) -> None:
+        """The call of a stream has ended; only the newest one's end is news."""
         with self._news:
+            if stream != self._open_stream:
+                return
+            self._open_stream, self.unread_since = 0, self._clock.monotonic()
             self._news.notify_all()
+            is_ours = self._stopping
+        if not is_ours:
+            self._on_stream_end()
 
 
 class Endpoint:
