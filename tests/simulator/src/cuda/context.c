@@ -1,7 +1,7 @@
-/* context.c - contexts: primary ones per card, created ones, and each thread's stack of current contexts.
+/* context.c - contexts: their life, and each thread's stack of current ones (contract: context.h).
  *
  * A process's first context on a card opens its channel there and is charged context_bytes; its last one gives both back. Memory
- * belongs to a context and goes with it (heap.h). */
+ * belongs to a context and goes with it (heap.h). Next: primary.c for the one that a card's users share, context_settings.c. */
 #include "context.h"
 
 #include "graph.h"
@@ -14,8 +14,6 @@ enum { CONTEXT_STACK_MAX = 32 };
 static __thread CUcontext t_stack[CONTEXT_STACK_MAX];
 static __thread unsigned t_depth;
 
-static CUcontext g_primary[SIM_CARDS_MAX]; /* by ordinal; made once, alive while retained */
-static unsigned g_primary_flags[SIM_CARDS_MAX];
 static CUstream g_streams; /* of every context, through head.next */
 
 CUcontext context_current(void)
@@ -116,7 +114,7 @@ static void leave_card(CUcontext context)
     state_unlock(machine);
 }
 
-static CUresult open_context(CUcontext context, CUdevice device, unsigned flags)
+CUresult context_open(CUcontext context, CUdevice device, unsigned flags)
 {
     static const size_t default_limits[] = {1024, 1 << 20, 8 << 20, 2, 2048, 128, 0}; /* stack, printf, heap, sync depth, launches, L2 */
     context->device = device;
@@ -145,8 +143,7 @@ static void drop_stream(CUstream stream)
     object_free(stream);
 }
 
-/* Waits for nothing: what is queued is dropped with the channel, as a destroyed context's work is. */
-static void close_context(CUcontext context)
+void context_close(CUcontext context)
 {
     context->is_alive = false;
     heap_free_all(context);
@@ -157,125 +154,6 @@ static void close_context(CUcontext context)
     leave_card(context);
 }
 
-static CUresult retain_primary(CUdevice device, CUcontext *ret_context)
-{
-    REQUIRE(driver_card(device), CUDA_ERROR_INVALID_DEVICE);
-    CUcontext context = g_primary[device];
-    if (!context) {
-        context = object_new(KIND_CONTEXT, sizeof *context);
-        REQUIRE(context, CUDA_ERROR_OUT_OF_MEMORY);
-        context->is_primary = true;
-        g_primary[device] = context;
-    }
-    if (!context->is_alive) {
-        CUresult result = open_context(context, device, g_primary_flags[device]);
-        if (result != CUDA_SUCCESS)
-            return result;
-        context->users = 0;
-    }
-    context->users++;
-    *ret_context = context;
-    return CUDA_SUCCESS;
-}
-
-CUDA_EXPORT cuDevicePrimaryCtxRetain(CUcontext *ret_context, CUdevice device)
-{
-    ENTER(cuDevicePrimaryCtxRetain);
-    REQUIRE(ret_context, CUDA_ERROR_INVALID_VALUE);
-    driver_lock();
-    CUresult result = retain_primary(device, ret_context);
-    driver_unlock();
-    return result;
-}
-
-static CUresult release_primary(CUdevice device)
-{
-    REQUIRE(driver_card(device), CUDA_ERROR_INVALID_DEVICE);
-    driver_lock();
-    CUcontext context = g_primary[device];
-    bool is_held = context && context->is_alive && context->users > 0;
-    if (is_held && --context->users == 0)
-        close_context(context);
-    driver_unlock();
-    return is_held ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
-}
-
-CUDA_EXPORT cuDevicePrimaryCtxRelease(CUdevice device)
-{
-    ENTER(cuDevicePrimaryCtxRelease);
-    return release_primary(device);
-}
-
-CUDA_EXPORT cuDevicePrimaryCtxRelease_v2(CUdevice device)
-{
-    ENTER(cuDevicePrimaryCtxRelease_v2);
-    return release_primary(device);
-}
-
-/* Everything in it goes; whoever still holds it finds an empty one that works again. */
-static CUresult reset_primary(CUdevice device)
-{
-    REQUIRE(driver_card(device), CUDA_ERROR_INVALID_DEVICE);
-    driver_lock();
-    CUcontext context = g_primary[device];
-    CUresult result = CUDA_SUCCESS;
-    if (context && context->is_alive) {
-        uint32_t users = context->users;
-        close_context(context);
-        result = open_context(context, device, g_primary_flags[device]);
-        context->users = users;
-    }
-    driver_unlock();
-    return result;
-}
-
-CUDA_EXPORT cuDevicePrimaryCtxReset(CUdevice device)
-{
-    ENTER(cuDevicePrimaryCtxReset);
-    return reset_primary(device);
-}
-
-CUDA_EXPORT cuDevicePrimaryCtxReset_v2(CUdevice device)
-{
-    ENTER(cuDevicePrimaryCtxReset_v2);
-    return reset_primary(device);
-}
-
-CUDA_EXPORT cuDevicePrimaryCtxGetState(CUdevice device, unsigned *ret_flags, int *ret_active)
-{
-    ENTER(cuDevicePrimaryCtxGetState);
-    REQUIRE(ret_flags && ret_active, CUDA_ERROR_INVALID_VALUE);
-    REQUIRE(driver_card(device), CUDA_ERROR_INVALID_DEVICE);
-    driver_lock();
-    *ret_flags = g_primary_flags[device];
-    *ret_active = g_primary[device] && g_primary[device]->is_alive;
-    driver_unlock();
-    return CUDA_SUCCESS;
-}
-
-static CUresult set_primary_flags(CUdevice device, unsigned flags)
-{
-    REQUIRE(driver_card(device), CUDA_ERROR_INVALID_DEVICE);
-    driver_lock();
-    g_primary_flags[device] = flags;
-    if (g_primary[device])
-        g_primary[device]->flags = flags;
-    driver_unlock();
-    return CUDA_SUCCESS;
-}
-
-CUDA_EXPORT cuDevicePrimaryCtxSetFlags(CUdevice device, unsigned flags)
-{
-    ENTER(cuDevicePrimaryCtxSetFlags);
-    return set_primary_flags(device, flags);
-}
-
-CUDA_EXPORT cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned flags)
-{
-    ENTER(cuDevicePrimaryCtxSetFlags_v2);
-    return set_primary_flags(device, flags);
-}
-
 static CUresult create_context(CUcontext *ret_context, unsigned flags, CUdevice device)
 {
     REQUIRE(ret_context, CUDA_ERROR_INVALID_VALUE);
@@ -283,7 +161,7 @@ static CUresult create_context(CUcontext *ret_context, unsigned flags, CUdevice 
     REQUIRE(t_depth < CONTEXT_STACK_MAX, CUDA_ERROR_OUT_OF_MEMORY);
     driver_lock();
     CUcontext context = object_new(KIND_CONTEXT, sizeof *context);
-    CUresult result = context ? open_context(context, device, flags) : CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = context ? context_open(context, device, flags) : CUDA_ERROR_OUT_OF_MEMORY;
     driver_unlock();
     if (result != CUDA_SUCCESS) {
         object_free(context);
@@ -324,7 +202,7 @@ static CUresult destroy_context(CUcontext context)
 {
     REQUIRE(object_is(context, KIND_CONTEXT) && context->is_alive && !context->is_primary, CUDA_ERROR_INVALID_CONTEXT);
     driver_lock();
-    close_context(context);
+    context_close(context);
     driver_unlock();
     if (context_current() == context)
         t_depth--;
@@ -407,8 +285,7 @@ CUDA_EXPORT cuCtxGetCurrent(CUcontext *ret_context)
     return CUDA_SUCCESS;
 }
 
-/* The context named, or the current one for NULL. */
-static CUresult context_or_current(CUcontext context, CUcontext *ret_context)
+CUresult context_resolve(CUcontext context, CUcontext *ret_context)
 {
     if (!context)
         return context_require(ret_context);
@@ -420,7 +297,7 @@ static CUresult context_or_current(CUcontext context, CUcontext *ret_context)
 static CUresult context_device(CUdevice *ret_device, CUcontext context)
 {
     REQUIRE(ret_device, CUDA_ERROR_INVALID_VALUE);
-    CUresult result = context_or_current(context, &context);
+    CUresult result = context_resolve(context, &context);
     if (result == CUDA_SUCCESS)
         *ret_device = context->device;
     return result;
@@ -440,7 +317,7 @@ CUDA_EXPORT cuCtxGetDevice_v2(CUdevice *ret_device, CUcontext context)
 
 static CUresult synchronize_context(CUcontext context)
 {
-    CUresult result = context_or_current(context, &context);
+    CUresult result = context_resolve(context, &context);
     if (result != CUDA_SUCCESS)
         return result;
     result = stream_wait_ticket(context, context->last_ticket);
@@ -458,161 +335,6 @@ CUDA_EXPORT cuCtxSynchronize_v2(CUcontext context)
 {
     ENTER(cuCtxSynchronize_v2);
     return synchronize_context(context);
-}
-
-CUDA_EXPORT cuCtxGetFlags(unsigned *ret_flags)
-{
-    ENTER(cuCtxGetFlags);
-    CUcontext context;
-    REQUIRE(ret_flags, CUDA_ERROR_INVALID_VALUE);
-    CUresult result = context_require(&context);
-    if (result == CUDA_SUCCESS)
-        *ret_flags = context->flags;
-    return result;
-}
-
-CUDA_EXPORT cuCtxSetFlags(unsigned flags)
-{
-    ENTER(cuCtxSetFlags);
-    CUcontext context;
-    CUresult result = context_require(&context);
-    if (result == CUDA_SUCCESS)
-        context->flags = flags;
-    return result;
-}
-
-CUDA_EXPORT cuCtxGetId(CUcontext context, unsigned long long *ret_id)
-{
-    ENTER(cuCtxGetId);
-    REQUIRE(ret_id, CUDA_ERROR_INVALID_VALUE);
-    CUresult result = context_or_current(context, &context);
-    if (result == CUDA_SUCCESS)
-        *ret_id = context->head.id;
-    return result;
-}
-
-CUDA_EXPORT cuCtxGetApiVersion(CUcontext context, unsigned *ret_version)
-{
-    ENTER(cuCtxGetApiVersion);
-    REQUIRE(ret_version, CUDA_ERROR_INVALID_VALUE);
-    CUresult result = context_or_current(context, &context);
-    if (result == CUDA_SUCCESS)
-        *ret_version = 3020; /* what drivers have answered since CUDA 3.2 */
-    return result;
-}
-
-CUDA_EXPORT cuCtxGetLimit(size_t *ret_value, int limit)
-{
-    ENTER(cuCtxGetLimit);
-    CUcontext context;
-    REQUIRE(ret_value && limit >= 0 && limit < 10, CUDA_ERROR_INVALID_VALUE);
-    CUresult result = context_require(&context);
-    if (result == CUDA_SUCCESS)
-        *ret_value = context->limits[limit];
-    return result;
-}
-
-CUDA_EXPORT cuCtxSetLimit(int limit, size_t value)
-{
-    ENTER(cuCtxSetLimit);
-    CUcontext context;
-    REQUIRE(limit >= 0 && limit < 10, CUDA_ERROR_INVALID_VALUE);
-    CUresult result = context_require(&context);
-    if (result == CUDA_SUCCESS)
-        context->limits[limit] = value;
-    return result;
-}
-
-CUDA_EXPORT cuCtxGetCacheConfig(int *ret_config)
-{
-    ENTER(cuCtxGetCacheConfig);
-    CUcontext context;
-    REQUIRE(ret_config, CUDA_ERROR_INVALID_VALUE);
-    CUresult result = context_require(&context);
-    if (result == CUDA_SUCCESS)
-        *ret_config = context->cache_config;
-    return result;
-}
-
-CUDA_EXPORT cuCtxSetCacheConfig(int config)
-{
-    ENTER(cuCtxSetCacheConfig);
-    CUcontext context;
-    CUresult result = context_require(&context);
-    if (result == CUDA_SUCCESS)
-        context->cache_config = config;
-    return result;
-}
-
-CUDA_EXPORT cuCtxGetSharedMemConfig(int *ret_config)
-{
-    ENTER(cuCtxGetSharedMemConfig);
-    CUcontext context;
-    REQUIRE(ret_config, CUDA_ERROR_INVALID_VALUE);
-    CUresult result = context_require(&context);
-    if (result == CUDA_SUCCESS)
-        *ret_config = context->shared_config;
-    return result;
-}
-
-CUDA_EXPORT cuCtxSetSharedMemConfig(int config)
-{
-    ENTER(cuCtxSetSharedMemConfig);
-    CUcontext context;
-    CUresult result = context_require(&context);
-    if (result == CUDA_SUCCESS)
-        context->shared_config = config;
-    return result;
-}
-
-CUDA_EXPORT cuCtxGetStreamPriorityRange(int *ret_least, int *ret_greatest)
-{
-    ENTER(cuCtxGetStreamPriorityRange);
-    CUcontext context;
-    CUresult result = context_require(&context);
-    if (result != CUDA_SUCCESS)
-        return result;
-    if (ret_least)
-        *ret_least = 0;
-    if (ret_greatest)
-        *ret_greatest = -5;
-    return CUDA_SUCCESS;
-}
-
-CUDA_EXPORT cuCtxResetPersistingL2Cache(void)
-{
-    ENTER(cuCtxResetPersistingL2Cache);
-    CUcontext context;
-    return context_require(&context);
-}
-
-CUDA_EXPORT cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
-{
-    ENTER(cuCtxEnablePeerAccess);
-    CUcontext context;
-    CUresult result = context_require(&context);
-    if (result != CUDA_SUCCESS)
-        return result;
-    REQUIRE(flags == 0, CUDA_ERROR_INVALID_VALUE);
-    REQUIRE(object_is(peer, KIND_CONTEXT) && peer->is_alive && peer != context, CUDA_ERROR_INVALID_CONTEXT);
-    REQUIRE(peer->device != context->device, CUDA_ERROR_INVALID_DEVICE);
-    const uint32_t bit = 1u << peer->device;
-    REQUIRE(!(context->peers & bit), CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
-    context->peers |= bit;
-    return CUDA_SUCCESS;
-}
-
-CUDA_EXPORT cuCtxDisablePeerAccess(CUcontext peer)
-{
-    ENTER(cuCtxDisablePeerAccess);
-    CUcontext context;
-    CUresult result = context_require(&context);
-    if (result != CUDA_SUCCESS)
-        return result;
-    REQUIRE(object_is(peer, KIND_CONTEXT), CUDA_ERROR_INVALID_CONTEXT);
-    REQUIRE(context->peers & (1u << peer->device), CUDA_ERROR_PEER_ACCESS_NOT_ENABLED);
-    context->peers &= ~(1u << peer->device);
-    return CUDA_SUCCESS;
 }
 
 /* Usage counts of contexts, as before CUDA 4: attach takes a reference on the current one, detach gives it back. */

@@ -69,8 +69,27 @@ struct sim_card *driver_card(CUdevice device);
 uint32_t driver_card_index(CUdevice device);
 CUdevice driver_device_count(void);
 
-enum object_kind { KIND_FREE = 0, KIND_CONTEXT = 0x43545831, KIND_STREAM, KIND_EVENT, KIND_MODULE, KIND_FUNCTION, KIND_ARRAY,
-                   KIND_MIPMAP, KIND_POOL, KIND_GRAPH, KIND_NODE, KIND_EXEC, KIND_CAPTURE, KIND_LIBRARY, KIND_KERNEL, KIND_PHYSICAL, KIND_LINKER, KIND_EXTERNAL, KIND_LAST = KIND_EXTERNAL };
+enum object_kind {
+    KIND_FREE = 0,
+    KIND_CONTEXT = 0x43545831, /* unlike anything that a foreign pointer is likely to point to */
+    KIND_STREAM,
+    KIND_EVENT,
+    KIND_MODULE,
+    KIND_FUNCTION,
+    KIND_ARRAY,
+    KIND_MIPMAP,
+    KIND_POOL,
+    KIND_GRAPH,
+    KIND_NODE,
+    KIND_EXEC,
+    KIND_CAPTURE,
+    KIND_LIBRARY,
+    KIND_KERNEL,
+    KIND_PHYSICAL,
+    KIND_LINKER,
+    KIND_EXTERNAL,
+    KIND_LAST = KIND_EXTERNAL,
+};
 
 struct object {
     uint32_t kind;

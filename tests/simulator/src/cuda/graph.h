@@ -60,4 +60,9 @@ CUgraph graph_clone(CUgraph graph);
 CUresult graph_add(CUgraph graph, int type, const CUgraphNode *dependencies, size_t count, CUgraphNode *ret_node);
 void graph_remove(CUgraphNode node);
 
+/* Growing lists of nodes; false without memory. */
+bool graph_list_append(CUgraphNode **list, size_t *count, CUgraphNode node);
+void graph_list_remove(CUgraphNode *list, size_t *count, CUgraphNode node);
+bool graph_list_has(const CUgraphNode *list, size_t count, CUgraphNode node);
+
 #endif

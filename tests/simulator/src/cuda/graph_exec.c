@@ -299,7 +299,9 @@ static CUresult update(CUgraphExec exec, CUgraph graph, int *ret_reason)
     REQUIRE(object_is(exec, KIND_EXEC) && object_is(graph, KIND_GRAPH), CUDA_ERROR_INVALID_VALUE);
     driver_lock();
     CUgraph fresh = graph_clone(graph);
-    *ret_reason = !fresh || !sort_nodes(fresh) ? UPDATE_ERROR : fresh->node_count != exec->graph->node_count ? UPDATE_TOPOLOGY_CHANGED : UPDATE_DONE;
+    *ret_reason = !fresh || !sort_nodes(fresh) ? UPDATE_ERROR : UPDATE_DONE;
+    if (*ret_reason == UPDATE_DONE && fresh->node_count != exec->graph->node_count)
+        *ret_reason = UPDATE_TOPOLOGY_CHANGED;
     for (size_t i = 0; *ret_reason == UPDATE_DONE && i < fresh->node_count; i++) {
         if (fresh->nodes[i]->dependency_count != exec->graph->nodes[i]->dependency_count)
             *ret_reason = UPDATE_TOPOLOGY_CHANGED;
@@ -378,61 +380,4 @@ CUDA_EXPORT cuDeviceGraphMemTrim(CUdevice device)
         pool_trim_unused(pool);
     driver_unlock();
     return CUDA_SUCCESS;
-}
-
-/* Host functions on a stream. */
-
-static CUresult host_function(CUstream handle, CUhostFn function, CUstreamCallback old, void *user_data)
-{
-    CUstream stream;
-    REQUIRE(function || old, CUDA_ERROR_INVALID_VALUE);
-    CUresult result = stream_resolve(handle, &stream);
-    if (result != CUDA_SUCCESS)
-        return result;
-    bool is_captured = false;
-    if (function)
-        result = graph_capture_host(stream, function, user_data, &is_captured);
-    REQUIRE(!(old && stream->capture), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-    return is_captured || result != CUDA_SUCCESS ? result : callback_submit(stream, function, old, user_data);
-}
-
-CUDA_EXPORT cuLaunchHostFunc(CUstream stream, CUhostFn function, void *user_data)
-{
-    ENTER(cuLaunchHostFunc);
-    return host_function(stream, function, NULL, user_data);
-}
-
-CUDA_EXPORT cuLaunchHostFunc_ptsz(CUstream stream, CUhostFn function, void *user_data)
-{
-    ENTER(cuLaunchHostFunc_ptsz);
-    return host_function(stream_of_thread(stream), function, NULL, user_data);
-}
-
-/* The mode says how the caller's thread waits, which changes nothing here. */
-CUDA_EXPORT cuLaunchHostFunc_v2(CUstream stream, CUhostFn function, void *user_data, unsigned mode)
-{
-    ENTER(cuLaunchHostFunc_v2);
-    (void)mode;
-    return host_function(stream, function, NULL, user_data);
-}
-
-CUDA_EXPORT cuLaunchHostFunc_v2_ptsz(CUstream stream, CUhostFn function, void *user_data, unsigned mode)
-{
-    ENTER(cuLaunchHostFunc_v2_ptsz);
-    (void)mode;
-    return host_function(stream_of_thread(stream), function, NULL, user_data);
-}
-
-CUDA_EXPORT cuStreamAddCallback(CUstream stream, CUstreamCallback callback, void *user_data, unsigned flags)
-{
-    ENTER(cuStreamAddCallback);
-    REQUIRE(flags == 0, CUDA_ERROR_INVALID_VALUE);
-    return host_function(stream, NULL, callback, user_data);
-}
-
-CUDA_EXPORT cuStreamAddCallback_ptsz(CUstream stream, CUstreamCallback callback, void *user_data, unsigned flags)
-{
-    ENTER(cuStreamAddCallback_ptsz);
-    REQUIRE(flags == 0, CUDA_ERROR_INVALID_VALUE);
-    return host_function(stream_of_thread(stream), NULL, callback, user_data);
 }

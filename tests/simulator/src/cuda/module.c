@@ -277,7 +277,8 @@ CUDA_EXPORT cuFuncGetAttribute(int *ret_value, int attribute, CUfunction functio
     REQUIRE(object_is(function, KIND_FUNCTION), CUDA_ERROR_INVALID_HANDLE);
     const struct sim_card *card = &g_driver.machine.state->cards[function->module->context->card];
     const int version = (int)(card->compute_major * 10 + card->compute_minor);
-    const int values[16] = {[0] = 1024, [4] = 32, [5] = version, [6] = version, [8] = function->shared_bytes_max ? function->shared_bytes_max : 49152};
+    const int shared_bytes = function->shared_bytes_max ? function->shared_bytes_max : 49152;
+    const int values[16] = {[0] = 1024, [4] = 32, [5] = version, [6] = version, [8] = shared_bytes};
     *ret_value = values[attribute];
     return CUDA_SUCCESS;
 }

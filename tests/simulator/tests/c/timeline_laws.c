@@ -183,7 +183,10 @@ int main(int count, char **words)
     const struct {
         enum sim_policy policy;
         int64_t slice_ns, switch_ns;
-    } models[] = {{SIM_POLICY_FIFO, 2000000, 0}, {SIM_POLICY_FIFO, 2000000, 30000}, {SIM_POLICY_ROUND_ROBIN, 2000000, 0}, {SIM_POLICY_ROUND_ROBIN, 300000, 25000}};
+    } models[] = {{SIM_POLICY_FIFO, 2000000, 0},
+                  {SIM_POLICY_FIFO, 2000000, 30000},
+                  {SIM_POLICY_ROUND_ROBIN, 2000000, 0},
+                  {SIM_POLICY_ROUND_ROBIN, 300000, 25000}};
     for (size_t i = 0; i < sizeof models / sizeof models[0]; i++) {
         make(models[i].policy, models[i].slice_ns, models[i].switch_ns);
         time_is_conserved();
