@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -32,6 +33,28 @@ class TestMessages:
     def test_do_not_ask_for_the_protobuf_that_made_them(self) -> None:
         for path in (PLUGIN / "src" / "tenfold_device_plugin" / "protos").glob("*_pb2.py"):
             assert "runtime_version" not in path.read_text(encoding="utf-8")
+
+
+class TestReference:
+    def test_of_the_settings_is_what_the_code_says(self) -> None:
+        done = subprocess.run(
+            [sys.executable, str(PLUGIN / "generate_reference.py"), "--check"], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 0, done.stderr
+
+    def test_of_the_metrics_names_all_of_them_and_no_other(self) -> None:
+        source = (PLUGIN / "src" / "tenfold_device_plugin" / "metrics.py").read_text(encoding="utf-8")
+        gauges = set(re.findall(r'(?:GaugeMetricFamily|_gauge)\(\s*"(\w+)"', source))
+        counters = {f"{name}_total" for name in re.findall(r'(?:CounterMetricFamily|_counter)\(\s*"(\w+)"', source)}
+        section = (PLUGIN / "README.md").read_text(encoding="utf-8").partition("## Metrics")[2].partition("## ")[0]
+        assert set(re.findall(r"`((?:volcano|tenfold)_\w+)`", section)) == gauges | counters
+
+    def test_of_the_refusals_names_every_reason(self) -> None:
+        package = PLUGIN / "src" / "tenfold_device_plugin"
+        source = "".join(path.read_text(encoding="utf-8") for path in package.glob("*.py"))
+        reasons = set(re.findall(r'(?:Refused|PermanentRefusal)\(\s*"(\w+)"', source)) - {"waiting"}
+        section = (PLUGIN / "README.md").read_text(encoding="utf-8").partition("## Reasons")[2]
+        assert set(re.findall(r"`(\w+)`", section.partition("|---|---|")[2])) - {"nodeName"} == reasons
 
 
 class TestBuildContext:

@@ -65,8 +65,10 @@ class Settings:
         default=30.0, metadata=_means("between two patches of the node's handshake; old schedulers give a node up after 60")
     )
     scan_seconds: float = field(default=10.0, metadata=_means("between two looks at the cards' health"))
-    collect_seconds: float = field(default=30.0, metadata=_means("between two clean-ups of slots whose pod is gone"))
-    slot_grace_seconds: float = field(default=60.0, metadata=_means("how long a slot's files outlive its pod's object"))
+    collect_seconds: float = field(default=10.0, metadata=_means("between two clean-ups of slots whose pod is gone"))
+    slot_grace_seconds: float = field(
+        default=15.0, metadata=_means("how long a slot's files outlive its pod's object; a running container keeps what it has mounted")
+    )
     forced_grace_seconds: float = field(
         default=10.0, metadata=_means("how long a force-deleted pod's share stays booked while its processes still show device memory")
     )
