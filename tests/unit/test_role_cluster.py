@@ -22,20 +22,25 @@ def load(path: Path) -> Any:
     return yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
-@pytest.fixture(scope="module")
-def rendered(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
+def render(folder: Path, **variables: str) -> dict[str, list[dict[str, Any]]]:
     """File name -> documents that playbooks/cluster.yml renders for inventories/a800, without Volcano's chart (which needs helm)."""
-    folder = tmp_path_factory.mktemp("manifests")
+    words = {"cluster_apply": "render", "cluster_render_path": str(folder), **variables}
     argv = [
         str(Path(sys.executable).with_name("ansible-playbook")),
         "--inventory=inventories/a800",
         "--tags=slice_tiers,vgpu_device_plugin",
-        f"--extra-vars=cluster_apply=render cluster_render_path={folder}",
+        "--extra-vars=" + " ".join(f"{name}={value}" for name, value in words.items()),
         "playbooks/cluster.yml",
     ]
     done = subprocess.run(argv, cwd=ROOT, check=False, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     return {path.name: list(yaml.safe_load_all(path.read_text(encoding="utf-8"))) for path in folder.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def rendered(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
+    """The example fleet as it is."""
+    return render(tmp_path_factory.mktemp("manifests"))
 
 
 def one(documents: list[dict[str, Any]], kind: str) -> dict[str, Any]:
@@ -71,6 +76,13 @@ class TestRendering:
     def test_both_roles_write_the_same_namespace(self, rendered: dict[str, list[dict[str, Any]]]) -> None:
         """Server-side apply removes what one of two applies by the same manager leaves out."""
         assert one(rendered["slice_tiers.yaml"], "Namespace") == one(rendered["vgpu_device_plugin.yaml"], "Namespace")
+
+    def test_nodes_are_labelled_by_their_way_and_policies_come_where_asked(self, tmp_path: Path) -> None:
+        documents = render(tmp_path, gpu_node_enforcement="mig", slice_tiers_policies_enabled="true")
+        assert {node["metadata"]["labels"]["tenfold.dev/enforcement"] for node in documents["vgpu_device_plugin_nodes.yaml"]} == {"mig"}
+        kinds = [document["kind"] for document in documents["slice_tiers_policies.yaml"]]
+        assert kinds.count("ValidatingAdmissionPolicy") == kinds.count("ValidatingAdmissionPolicyBinding") == 2
+        assert one(documents["slice_tiers_policies.yaml"], "ConfigMap")["data"]["small"] == "8192,10"
 
 
 class TestTheDaemonSet:
