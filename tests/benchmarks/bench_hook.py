@@ -2,7 +2,7 @@
 """What the hook costs and how exactly it limits, against the bare driver and, on request, against a peer library.
 
     make bench-hook                                        native and Tenfold
-    PEER_PRELOAD=/path/libvgpu.so PEER_ENV='CUDA_DEVICE_MEMORY_LIMIT=2g ...' make bench-hook      and the peer
+    PEER_PRELOAD=/path/libvgpu.so PEER_ENV='CUDA_DEVICE_MEMORY_LIMIT=8g' PEER_LIMIT_ENV='CUDA_DEVICE_SM_LIMIT={percent}' make bench-hook
 Options: --build DIR, --runs N (15; odd), --quick (3 runs, short accuracy windows: a smoke test), --only costs|accuracy, --json FILE
 (default build/bench-hook.json), --strict (exit status 1 if a target is missed).
 
@@ -138,19 +138,27 @@ class Bench:
 
 
 def peer() -> Library | None:
-    """PEER_PRELOAD and PEER_ENV (``K=V K='V W'``); PEER_LIMIT_ENV adds to it for the limited launch."""
+    """PEER_PRELOAD and PEER_ENV (``K=V K='V W'``); PEER_LIMIT_ENV adds a core limit to it, ``{percent}`` stands for the number."""
     path = os.environ.get("PEER_PRELOAD", "")
     if not path:
         return None
     if not Path(path).is_file():
         sys.exit(f"PEER_PRELOAD is {path!r}, which is no file")
-    settings = {}
-    for name in ("PEER_ENV", "PEER_LIMIT_ENV"):
-        words = shlex.split(os.environ.get(name, ""))
+    return Library("peer", path, words_of("PEER_ENV"), words_of("PEER_ENV", "PEER_LIMIT_ENV", percent=LIMITED_PERCENT))
+
+
+def words_of(*names: str, percent: int = 0) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name in names:
+        words = shlex.split(os.environ.get(name, "").replace("{percent}", str(percent)))
         if any("=" not in word for word in words):
             sys.exit(f"{name} is {os.environ[name]!r}, expected words of the form NAME=VALUE")
-        settings[name] = dict(word.split("=", 1) for word in words)
-    return Library("peer", path, settings["PEER_ENV"], {**settings["PEER_ENV"], **settings["PEER_LIMIT_ENV"]})
+        found |= dict(word.split("=", 1) for word in words)
+    return found
+
+
+def limited_peer(percent: int) -> Library:
+    return Library("peer", os.environ["PEER_PRELOAD"], words_of("PEER_ENV", "PEER_LIMIT_ENV", percent=percent))
 
 
 def measure_once(bench: Bench, library: Library) -> dict[str, float]:
@@ -212,9 +220,15 @@ def main(arguments: list[str]) -> int:
             table, met = cost_table(result["costs"])
             lines += table
         if options.only != "costs":
-            outcomes = [accuracy.measure(bench, workload, options.quick) for workload in accuracy.WORKLOADS]
+            windows = 5 if options.quick else 25
+            outcomes = [accuracy.measure(bench, workload, windows, bench.tenfold) for workload in accuracy.WORKLOADS]
+            peers: dict[str, accuracy.Outcome] = {}
+            if peer() and "{percent}" in os.environ.get("PEER_LIMIT_ENV", ""):
+                steady = [workload for workload in accuracy.WORKLOADS if not workload.change_to]
+                peers = {workload.name: accuracy.measure(bench, workload, windows, limited_peer) for workload in steady}
             result["accuracy"] = [dataclasses.asdict(outcome) for outcome in outcomes]
-            lines += ["", *accuracy.table(outcomes)]
+            result["accuracy_of_peer"] = [dataclasses.asdict(outcome) for outcome in peers.values()]
+            lines += ["", *accuracy.table(outcomes, peers)]
             met |= {f"accuracy: {outcome.name}": outcome.is_met for outcome in outcomes}
     result["load_average"] = {"before": load_before, "after": os.getloadavg()}
     result["cpus"] = os.cpu_count()

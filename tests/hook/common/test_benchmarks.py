@@ -36,7 +36,7 @@ def test_costs_of_native_tenfold_and_a_peer_come_as_table_and_json(tmp_path: Pat
         str(report),
         PEER_PRELOAD=str(hook),
         PEER_ENV="CUDA_DEVICE_MEMORY_LIMIT=8g",
-        PEER_LIMIT_ENV="CUDA_DEVICE_SM_LIMIT=50",
+        PEER_LIMIT_ENV="CUDA_DEVICE_SM_LIMIT={percent}",
     )
     assert done.returncode == 0, done.stderr
     result = json.loads(report.read_text())
