@@ -40,6 +40,7 @@
 #define SETTLE_NS UINT64_C(20000000) /* from the end of a segment to its settlement, at most: poll and a busy host */
 #define ALONE_NS UINT64_C(100000) /* where batches are not measured, launches above this are measured one by one */
 #define ESTIMATE_FULL_NS 20e9 /* an estimate moves by 5 % per second */
+#define ESTIMATE_SLOW_NS 50e9
 #define ESTIMATE_STEP_NS UINT64_C(500000000)
 #define FIRST_SAMPLES 8u
 #define CLUSTER_SAMPLES 16u
@@ -389,7 +390,7 @@ static int was_clustered(const struct tf_limit_process *process, uint64_t key)
 static uint64_t steady_ns(const struct tf_limit_shape *shape) { return is_clustered(shape) ? shape->cluster_ns : shape->quantile_ns; }
 
 /* One more measured cost of a key; sets its estimate. */
-static struct tf_limit_shape *learn(struct tf_limit_process *process, uint64_t key, uint64_t cost_ns, uint64_t now_ns)
+static struct tf_limit_shape *learn(struct tf_limit_process *process, uint64_t key, uint64_t cost_ns, int contended, uint64_t now_ns)
 {
     struct tf_limit_shape *shape = &process->shapes[(key >> 20) % TF_LIMIT_KEYS];
     cost_ns = max_u64(cost_ns, 1);
@@ -413,11 +414,11 @@ static struct tf_limit_shape *learn(struct tf_limit_process *process, uint64_t k
         shape->cluster_ns = shape->quantile_ns; /* the quantile left the old cluster */
     uint32_t memory = shape->samples < 32 ? shape->samples : 32;
     shape->cluster = shape->cluster - shape->cluster / memory + (near ? ONE / memory : 0);
-    /* the factor of contention, which follows within a second or two, must not be overtaken */
+    /* the factor of contention follows an estimate seconds later: so estimates move slowly, under contention all the more */
     uint64_t estimate_ns = steady_ns(shape);
     if (shape->samples > CLUSTER_SAMPLES) {
         uint64_t passed_ns = now_ns > shape->at_ns ? min_u64(now_ns - shape->at_ns, ESTIMATE_STEP_NS) : 0;
-        uint64_t change_ns = (uint64_t)((double)shape->estimate_ns * (double)passed_ns / ESTIMATE_FULL_NS);
+        uint64_t change_ns = (uint64_t)((double)shape->estimate_ns * (double)passed_ns / (contended ? ESTIMATE_SLOW_NS : ESTIMATE_FULL_NS));
         estimate_ns = max_u64(shape->estimate_ns - change_ns, min_u64(estimate_ns, shape->estimate_ns + change_ns));
     }
     shape->at_ns = max_u64(shape->at_ns, now_ns);
@@ -770,7 +771,7 @@ int tf_limit_settle(struct tf_limit_state *state, struct tf_limit_process *proce
         uint64_t cost_ns = busy_ns * contention.factor >> 16;
         if (segment->launches == 1) {
             clustered = was_clustered(process, segment->key); /* before this one: what it measured must not choose how it is judged */
-            const struct tf_limit_shape *shape = learn(process, segment->key, length_ns - overhead_ns, now_ns);
+            const struct tf_limit_shape *shape = learn(process, segment->key, length_ns - overhead_ns, contention.contended, now_ns);
             if (shape->samples == FIRST_SAMPLES && shape->mean_ns > 2 * shape->quantile_ns)
                 forget_sums(state); /* they were made of estimates that turned out too high */
             if (segment->flags & SEGMENT_UNKNOWN)
@@ -823,7 +824,7 @@ int tf_limit_lose(struct tf_limit_state *state, struct tf_limit_process *process
     if (!try_enter_critical(process, 100000))
         return TF_LIMIT_RETRY;
     if (segment->flags & SEGMENT_UNKNOWN) {
-        learn(process, segment->key, segment->charged_ns, 0);
+        learn(process, segment->key, segment->charged_ns, 0, 0);
         put(process->scale, scale_of(process));
     }
     int result = finish_segment(state, process, segment, 0);
