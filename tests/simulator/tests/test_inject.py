@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .bench import BLOCK, Machine, out
+from . import bench
+from .bench import BLOCK, Machine, Process, out
 
 
 def test_the_next_call_fails_once(machine: Machine) -> None:
@@ -48,6 +49,35 @@ def test_init_can_fail(machine: Machine) -> None:
     with machine.process() as process:
         assert [process.cuda("cuInit", 0)[0] for _ in range(2)] == [802, 0]
         assert [process.nvml("nvmlInit_v2")[0] for _ in range(2)] == [9, 0]
+
+
+def answers(machine: Machine, process: Process, library: str, symbols: list[str], error: int) -> list[int]:
+    """What each symbol answers while all are armed; called without arguments, which nobody looks at before the check."""
+    codes = []
+    for start in range(0, len(symbols), 60):
+        batch = symbols[start : start + 60]
+        machine.tool("inject", "call", "--symbol", ",".join(batch), "--error", str(error))
+        codes += [process.ask(library, symbol)[0] for symbol in batch]
+        machine.tool("inject", "clear")
+    return codes
+
+
+def test_every_cuda_call_can_fail(machine: Machine) -> None:
+    always = {"cuInit", "cuGetErrorName", "cuGetErrorString"}  # done already; tables that cannot fail
+    symbols = [exported for exported, *_ in bench.symbols() if exported not in always]
+    with machine.process().start() as process:
+        codes = answers(machine, process, bench.CUDA, symbols, 77)
+    assert [symbol for symbol, code in zip(symbols, codes) if code != 77] == []
+
+
+def test_every_nvml_call_can_fail(machine: Machine) -> None:
+    lines = bench.run(["nm", "-D", "--defined-only", str(machine.driver / bench.NVML)]).splitlines()
+    always = {"nvmlShutdown", "nvmlErrorString"}
+    symbols = [line.split()[-1] for line in lines if line.split()[-1] not in always]
+    with machine.process() as process:
+        process.must("nvmlInit_v2")
+        codes = answers(machine, process, bench.NVML, symbols, 77)
+    assert [symbol for symbol, code in zip(symbols, codes) if code != 77] == []
 
 
 def test_bad_requests_say_what_is_expected(machine: Machine) -> None:

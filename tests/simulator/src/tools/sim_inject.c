@@ -4,37 +4,48 @@
 
 #include "sim_commands.h"
 
+/* With the lock. False: no place left. */
+static bool arm(struct sim_state *state, const struct sim_injection *wanted)
+{
+    for (uint32_t i = 0; i < SIM_INJECTIONS_MAX; i++) {
+        if (state->injections[i].armed)
+            continue;
+        state->injections[i] = *wanted;
+        atomic_fetch_add(&state->injections_armed, 1);
+        return true;
+    }
+    return false;
+}
+
 static int inject_call(struct sim_machine *machine, struct arguments *arguments)
 {
-    const char *symbol = take_option(arguments, "--symbol"), *times = take_option(arguments, "--times");
+    const char *symbols = take_option(arguments, "--symbol"), *times = take_option(arguments, "--times");
     const char *error_text = take_option(arguments, "--error"), *after_text = take_option(arguments, "--after");
     const char *pid_text = take_option(arguments, "--pid");
     long long error = 0, after = 0, repeat = 1, pid = 0;
     const bool is_forever = times && strcmp(times, "forever") == 0;
-    if (!symbol || strlen(symbol) >= sizeof machine->state->injections[0].symbol)
-        return fail("inject call needs --symbol with an exported name such as cuMemAlloc_v2 or nvmlDeviceGetCount_v2");
+    if (!symbols)
+        return fail("inject call needs --symbol with exported names such as cuMemAlloc_v2 or nvmlDeviceGetCount_v2");
     if (!parse_number(error_text, 1, INT32_MAX, &error))
         return fail("--error is \"%s\", expected a code such as 2 (out of memory)", error_text ? error_text : "");
     if ((after_text && !parse_number(after_text, 0, INT64_MAX, &after)) || (pid_text && !parse_number(pid_text, 1, INT32_MAX, &pid)) ||
         (times && !is_forever && !parse_number(times, 1, INT64_MAX, &repeat)))
         return fail("--after, --times and --pid expect numbers (--times also \"forever\")");
-    int result = 2;
+    int result = 0;
     state_lock(machine);
-    for (uint32_t i = 0; i < SIM_INJECTIONS_MAX && result; i++) {
-        struct sim_injection *injection = &machine->state->injections[i];
-        if (injection->armed)
-            continue;
-        *injection = (struct sim_injection){.error = (int32_t)error,
-                                            .pid = (int32_t)pid,
-                                            .skip = (uint64_t)after,
-                                            .repeat = is_forever ? UINT64_MAX : (uint64_t)repeat,
-                                            .armed = 1};
-        memcpy(injection->symbol, symbol, strlen(symbol) + 1);
-        atomic_fetch_add(&machine->state->injections_armed, 1);
-        result = 0;
+    for (const char *symbol = symbols; result == 0 && *symbol; symbol += *symbol == ',') {
+        struct sim_injection wanted = {.error = (int32_t)error,
+                                       .pid = (int32_t)pid,
+                                       .skip = (uint64_t)after,
+                                       .repeat = is_forever ? UINT64_MAX : (uint64_t)repeat,
+                                       .armed = 1};
+        const size_t length = strcspn(symbol, ",");
+        snprintf(wanted.symbol, sizeof wanted.symbol, "%.*s", (int)length, symbol);
+        result = length && length < sizeof wanted.symbol && arm(machine->state, &wanted) ? 0 : 2;
+        symbol += length;
     }
     state_unlock(machine);
-    return result ? fail("all %d places for injected errors are armed; tenfold-sim inject clear", SIM_INJECTIONS_MAX) : 0;
+    return result ? fail("--symbol names nothing, or all %d places are armed; tenfold-sim inject clear", SIM_INJECTIONS_MAX) : 0;
 }
 
 static int inject_xid(struct sim_machine *machine, struct arguments *arguments)

@@ -16,7 +16,7 @@ static const char g_usage[] =
     "  boot    --config FILE [--dev FOLDER]                            init from a file of the same options, and make device nodes\n"
     "  truth   [--json]                                                memory and GPU time per process and card\n"
     "  set     [--card INDEX] KEY=VALUE...                             change a model or card key of a running machine\n"
-    "  inject  call --symbol NAME --error CODE [--after N] [--times N|forever] [--pid PID]\n"
+    "  inject  call --symbol NAME[,NAME...] --error CODE [--after N] [--times N|forever] [--pid PID]\n"
     "  inject  xid --card INDEX --xid CODE\n"
     "  inject  clear                                                   disarm all injected errors\n"
     "  info                                                            driver and CUDA version, cards\n"
