@@ -21,7 +21,15 @@ def main(arguments: list[str]) -> int:
         print("usage: tests/hook/run.py --quick | --full [pytest arguments]", file=sys.stderr)
         return 2
     selection = ["-m", "not full"] if modes == ["--quick"] else []
-    command = [sys.executable, "-m", "pytest", "-q", *selection, *(rest or ["tests/hook"])]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        *selection,
+        *rest,
+        *([] if any(not word.startswith("-") for word in rest) else ["tests/hook"]),
+    ]
     return subprocess.run(command, cwd=ROOT, check=False).returncode
 
 

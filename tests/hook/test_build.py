@@ -105,8 +105,8 @@ class TestAarch64:
                 f"LD_PRELOAD={built / 'libtenfold.so'}",
                 "-E",
                 f"LD_LIBRARY_PATH={tmp_path}",
-            ]
-            + [str(program)],
+                str(program),
+            ],
             capture_output=True,
             text=True,
             timeout=60,

@@ -29,7 +29,7 @@ def fake(tmp_path: Path) -> Path:
 def test_only_hooked_symbols_of_the_driver_itself_change(slot: Slot, machine: Machine, fake: Path) -> None:
     program = workshop.compile_program("lookup")
     environment = {"TENFOLD_TEST_FAKE": str(fake)}
-    with_hook = slot.run([program], **environment)
+    with_hook = slot.run([program], **environment)  # type: ignore[arg-type]
     assert (with_hook.returncode, with_hook.stderr) == (0, "")
     native = subprocess.run(
         [str(program)], env={**machine.environment, **environment}, capture_output=True, text=True, timeout=30, check=True
@@ -47,7 +47,7 @@ def test_another_preloaded_library_before_or_behind_us_works_as_without_us(slot:
     source.write_text(
         "#define _GNU_SOURCE\n#include <dlfcn.h>\n#include <stdio.h>\n"
         "int cuMemGetInfo_v2(unsigned long *f, unsigned long *t) {\n"
-        '  int (*next)(unsigned long *, unsigned long *) = (int (*)(unsigned long *, unsigned long *))dlsym(RTLD_NEXT, "cuMemGetInfo_v2");\n'
+        '  int (*next)(unsigned long *, unsigned long *) = (void *)dlsym(RTLD_NEXT, "cuMemGetInfo_v2");\n'
         "  int result = next ? next(f, t) : 77; if (t) *t += 1; return result; }\n"
     )
     wrapper = tmp_path / "libwrapper.so"

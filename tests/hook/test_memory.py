@@ -197,7 +197,10 @@ say(first=cuda.cuMemFree_v2(gone), second=cuda.cuMemFree_v2(gone), free=cuda.inf
         slot.machine.tool("inject", "call", "--symbol", "cuMemFree_v2", "--error", "700", "--times", "1")
         seen = scripts.run(
             slot,
-            "cuda.start(); p = cuda.alloc(2 * MIB)[1]; say(failed=cuda.cuMemFree_v2(p), kept=cuda.info()[0], done=cuda.cuMemFree_v2(p), free=cuda.info()[0])",
+            """
+cuda.start(); p = cuda.alloc(2 * MIB)[1]
+say(failed=cuda.cuMemFree_v2(p), kept=cuda.info()[0], done=cuda.cuMemFree_v2(p), free=cuda.info()[0])
+""",
         )
         assert seen == {"failed": 700, "kept": 62 * MIB, "done": 0, "free": 64 * MIB}
 
@@ -216,7 +219,8 @@ used = lambda: 64 - cuda.info()[0] // MIB
             slot,
             self.SETUP
             + """
-say(map=cuda.cuMemMap(address, 4 * MIB, 0, handle, 0), release=cuda.cuMemRelease(handle), mapped=used(), unmap=cuda.cuMemUnmap(address, 4 * MIB), end=used())
+say(map=cuda.cuMemMap(address, 4 * MIB, 0, handle, 0), release=cuda.cuMemRelease(handle), mapped=used())
+say(unmap=cuda.cuMemUnmap(address, 4 * MIB), end=used())
 """,
         )
         assert seen == {"map": 0, "release": 0, "mapped": 4, "unmap": 0, "end": 0}

@@ -1,4 +1,4 @@
-"""Processes: many, forked, replaced, killed, of other users; a full table, a damaged or missing state. Nothing ever hangs or exits the host."""
+"""Processes: many, forked, replaced, killed, of other users; a full table, a damaged or missing state. Nothing hangs or ends its host."""
 
 from __future__ import annotations
 
@@ -97,7 +97,10 @@ say(free=cuda.info()[0] // MIB, rest=cuda.alloc(48 * MIB)[0], over=cuda.alloc(51
         assert seen == {"free": 48, "rest": 0, "over": OOM}
 
     def test_memory_of_a_program_that_was_replaced_by_exec_comes_back(self, slot: Slot) -> None:
-        body = "cuda.start(); assert cuda.alloc(64 * MIB)[0] == 0; os.execv(sys.executable, [sys.executable, '-B', '-S', '-c', os.environ['NEXT']])"
+        body = """
+cuda.start(); assert cuda.alloc(64 * MIB)[0] == 0
+os.execv(sys.executable, [sys.executable, '-B', '-S', '-c', os.environ['NEXT']])
+"""
         follow = scripts.program("cuda.start(); say(all=cuda.alloc(64 * MIB)[0])")[-1]
         assert scripts.run(slot, body, NEXT=follow) == {"all": 0}
 
@@ -171,18 +174,18 @@ class TestStrangeStates:
     def test_a_recycled_pid_is_another_process(self, slot: Slot) -> None:
         """A slot of this very pid, but of another start time, is a dead one's."""
         mine = os.getpid()
-        namespace = os.stat("/proc/self/ns/pid").st_ino
+        namespace = Path("/proc/self/ns/pid").stat().st_ino
         identity = 1 | mine << 2 | 12345 << 24 | (namespace & 0xFFF) << 52
         forge_slot(slot, identity, 64 * MIB)
         assert scripts.run(slot, "cuda.start(); say(all=cuda.alloc(64 * MIB)[0])") == {"all": 0}
 
     def test_a_process_of_another_pid_namespace_is_left_alone(self, slot: Slot) -> None:
-        namespace = os.stat("/proc/self/ns/pid").st_ino + 1
+        namespace = Path("/proc/self/ns/pid").stat().st_ino + 1
         forge_slot(slot, 1 | 4194000 << 2 | 1 << 24 | (namespace & 0xFFF) << 52, 64 * MIB)
         assert scripts.run(slot, "cuda.start(); say(over=cuda.alloc(512)[0])") == {"over": OOM}
 
     def test_a_full_table_is_cleared_of_the_dead_and_else_obeys_the_policy(self, make_slot: Callable[..., Slot]) -> None:
-        namespace = os.stat("/proc/self/ns/pid").st_ino
+        namespace = Path("/proc/self/ns/pid").stat().st_ino
         for policy, alive, expected in (("closed", False, 0), ("closed", True, OOM), ("open", True, 0)):
             slot = make_slot(policy=policy)
             pid = os.getpid() if alive else 4193999
@@ -287,7 +290,7 @@ say(refused=refused > 0, total=cuda.info()[1])
 
 
 class TestStandAlone:
-    def test_hami_cores_variables_count_where_there_is_no_page(self, slot: Slot, tmp_path: Path) -> None:
+    def test_hami_cores_variables_count_where_there_is_no_page(self, slot: Slot) -> None:
         body = "cuda.start(); say(total=cuda.info()[1] // MIB, over=cuda.alloc(34 * MIB)[0], fits=cuda.alloc(32 * MIB)[0])"
         seen = scripts.run(slot, body, TENFOLD_SLOT_DIR="", CUDA_DEVICE_MEMORY_LIMIT="32m")
         assert seen == {"total": 32, "over": OOM, "fits": 0}
@@ -299,7 +302,7 @@ class TestStandAlone:
         process = slot.start(scripts.program(HOLD.format(mib=20)), **variables)
         assert process.stdout is not None
         process.stdout.readline()
-        assert scripts.run(slot, "cuda.start(); say(over=cuda.alloc(20 * MIB)[0])", **variables) == {"over": OOM}
+        assert scripts.run(slot, "cuda.start(); say(over=cuda.alloc(20 * MIB)[0])", **variables) == {"over": OOM}  # type: ignore[arg-type]
         finish(process)
 
     def test_where_a_page_exists_they_are_ignored(self, slot: Slot) -> None:

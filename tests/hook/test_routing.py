@@ -66,7 +66,15 @@ def test_a_driver_whose_answers_are_no_exports_is_served_by_the_version_table(ho
         timeout=60,
     )
     slot = Slot(tmp_path / "slot", hook, machine, [region.GpuQuota(machine.uuids[0], 1 << 30, 10)]).create()
-    requests = "cuMemAlloc\t3020\t0\ncuMemAlloc\t2000\t0\ncuLaunchKernel\t7000\t2\ncuLaunchKernel\t12000\t0\ncuMemAllocPitch\t12000\t2\ncuCtxGetFlags\t12000\t0\n"
+    asked = (
+        "cuMemAlloc 3020 0",
+        "cuMemAlloc 2000 0",
+        "cuLaunchKernel 7000 2",
+        "cuLaunchKernel 12000 0",
+        "cuMemAllocPitch 12000 2",
+        "cuCtxGetFlags 12000 0",
+    )
+    requests = "".join(request.replace(" ", "\t") + "\n" for request in asked)
     answers = replay(workshop.compile_program("resolve"), requests, {**slot.environment, "LD_LIBRARY_PATH": str(folder)})
     assert answers[("cuMemAlloc", "3020", "0")] == ("libtenfold.so", "cuMemAlloc_v2")
     assert answers[("cuLaunchKernel", "7000", "2")] == ("libtenfold.so", "cuLaunchKernel_ptsz")

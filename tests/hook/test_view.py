@@ -63,8 +63,9 @@ def test_null_outputs_are_answered_like_the_driver_does(slot: Slot) -> None:
         + """
 cuda.start()
 free, total = c.c_size_t(), c.c_size_t()
-say(only_free=cuda.cuMemGetInfo_v2(c.byref(free), None), only_total=cuda.cuMemGetInfo_v2(None, c.byref(total)), values=[free.value, total.value],
-    none=cuda.cuMemGetInfo_v2(None, None), device=cuda.cuDeviceTotalMem_v2(None, 0), nvml=nvml.nvmlDeviceGetMemoryInfo(card, None))
+say(only_free=cuda.cuMemGetInfo_v2(c.byref(free), None), only_total=cuda.cuMemGetInfo_v2(None, c.byref(total)))
+say(values=[free.value, total.value], none=cuda.cuMemGetInfo_v2(None, None))
+say(device=cuda.cuDeviceTotalMem_v2(None, 0), nvml=nvml.nvmlDeviceGetMemoryInfo(card, None))
 """,
     )
     assert (seen["only_free"], seen["only_total"]) == (0, 0)
@@ -77,7 +78,10 @@ def test_a_later_version_of_the_nvml_struct_is_not_touched(slot: Slot) -> None:
     seen = scripts.run(
         slot,
         NVML
-        + "three = NvmlMemoryV2(c.sizeof(NvmlMemoryV2) | 3 << 24); say(result=nvml.nvmlDeviceGetMemoryInfo_v2(card, c.byref(three)), total=three.total)",
+        + """
+three = NvmlMemoryV2(c.sizeof(NvmlMemoryV2) | 3 << 24)
+say(result=nvml.nvmlDeviceGetMemoryInfo_v2(card, c.byref(three)), total=three.total)
+""",
     )
     assert seen["total"] == 0
     assert seen["result"] != 0

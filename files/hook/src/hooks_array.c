@@ -63,7 +63,7 @@ static CUresult adjust(const struct tf_cuda *cuda, struct tf_reservation *reserv
         result = cuda->cuArrayGetMemoryRequirements(&needs, handle, device);
     else if (kind == TF_KIND_MIPMAP && cuda->cuMipmappedArrayGetMemoryRequirements)
         result = cuda->cuMipmappedArrayGetMemoryRequirements(&needs, handle, device);
-    return result == CUDA_SUCCESS && needs.size ? tf_memory_adjust(reservation, tf_memory_rounded(needs.size)) : CUDA_SUCCESS;
+    return result == CUDA_SUCCESS && needs.size ? tf_memory_adjust(reservation, needs.size) : CUDA_SUCCESS;
 }
 
 static CUresult conclude(const struct tf_cuda *cuda, CUresult result, struct tf_reservation *reservation, enum tf_kind kind, void *handle)

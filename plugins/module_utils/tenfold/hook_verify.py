@@ -250,7 +250,7 @@ def _idle_card(request: VerifyRequest) -> tuple[str, str]:
 
 
 def _check_function(request: VerifyRequest, report: Report) -> None:
-    if not 2 <= request.memory_mib << 20 <= MEMORY_BYTES_MAX:
+    if not 2 <= request.memory_mib <= MEMORY_BYTES_MAX >> 20:
         raise HookError(f"memory_mib is {request.memory_mib}, expected 2 to {MEMORY_BYTES_MAX >> 20}")
     card, reason = _idle_card(request)
     if not card:
