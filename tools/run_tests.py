@@ -58,6 +58,7 @@ STEPS = (
     Step("hook", "hook-full", "python tests/hook/run.py --full", 1200),
     Step("hook", "virtual-time", "python tests/hook/virtual_time/run.py --full", 900),
     Step("nodes", "molecule default", "python tools/run_molecule.py default", 1800),
+    Step("nodes", "molecule cuda_hook", "python tools/run_molecule.py cuda_hook", 1200),
     Step("demo", "demo", "python -m tests.demo", 2400),
     Step("demo", "demo-down", "python -m tests.cluster down", 120),
     Step("cluster", "molecule cluster", "python tools/run_molecule.py cluster", 1800),

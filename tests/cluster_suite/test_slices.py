@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.demo import pods, promises, scenes
+from tests.demo import compute, pods, promises, scenes
 from tests.demo.observe import Cluster
 
 
@@ -52,3 +52,12 @@ def test_pod_that_fits_no_card_waits_instead_of_overbooking(cluster: Cluster, na
     (late,) = (view for view in cluster.views(namespace) if view.name == "late")
     (freed,) = {view.card_uuid for view in views if view.name == "fill-1"}
     assert late.card_uuid == freed
+
+
+def test_neighbours_run_at_their_share_and_follow_a_live_change(cluster: Cluster, namespace: str, image: str) -> None:
+    node = compute.start(cluster, namespace, image)
+    limits = {request.name: request.limit_cores_percent for request in compute.REQUESTS}
+    assert compute.broken_by_shares(compute.watch(cluster, namespace, node, limits)) == []
+    compute.change_limits(node)
+    assert compute.broken_by_shares(compute.watch(cluster, namespace, node, compute.NEW_LIMITS_PERCENT)) == []
+    assert [view.restarts for view in cluster.views(namespace)] == [0, 0]

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from . import pods, promises, scenes, table
+from . import compute, pods, promises, scenes, table
 from .observe import Cluster, WaitError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,7 +26,7 @@ KUBECTL = CACHE / "current/bin/kubectl"
 NAMESPACE = "tenfold-demo"
 IMAGE = "localhost/tenfold-device-plugin:0.1.0"
 CARD_MEMORY_MIB = 81920
-STEPS = 5
+STEPS = 6
 
 
 class DemoError(RuntimeError):
@@ -139,6 +139,25 @@ def play_bare_pods(story: Story, cluster: Cluster, image: str, node: str) -> Non
     story.judge("a CUDA pod without a slice sees no card", [line for view in views for line in promises.broken_by_bare_pod(view)])
 
 
+def play_compute(story: Story, cluster: Cluster, image: str) -> None:
+    """A 30 % and a 60 % slice side by side on one card, then both quotas changed from the host while they run."""
+    cluster.clear(NAMESPACE)
+    node = compute.start(cluster, NAMESPACE, image)
+    limits = {request.name: request.limit_cores_percent for request in compute.REQUESTS}
+    for title, wanted in (
+        ("slices run at their share of GPU time", limits),
+        ("a live change takes effect in both", compute.NEW_LIMITS_PERCENT),
+    ):
+        if wanted is not limits:
+            compute.change_limits(node)
+        shares = compute.watch(cluster, NAMESPACE, node, wanted)
+        for share in shares:
+            print(f"    {share.pod:<9} limit {share.limit_percent:>3} %  got {share.seen_percent:5.1f} % of GPU time", flush=True)
+        story.judge(title, compute.broken_by_shares(shares))
+    restarts = [view for view in cluster.views(NAMESPACE) if view.restarts]
+    story.judge("without a restart", [f"pod '{view.name}' restarted {view.restarts} times" for view in restarts])
+
+
 def closing(image: str) -> str:
     """The commands with which a person looks around."""
     kubectl = f"{KUBECTL} --kubeconfig {KUBECONFIG}"
@@ -169,6 +188,9 @@ def tell(story: Story) -> None:
 
     story.step("submit CUDA pods without a slice")
     play_bare_pods(story, cluster, IMAGE, "tenfold-gpu-1")
+
+    story.step("run two slices of one card side by side, then change both quotas from the host")
+    play_compute(story, cluster, IMAGE)
     cluster.clear(NAMESPACE)
 
     story.step("run site.yml again: nothing to change")

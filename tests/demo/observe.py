@@ -43,6 +43,7 @@ class PodView:
     memory_mib: int
     reserved_cores_percent: int
     inside: Inside | None
+    restarts: int = 0
 
 
 def parse_assignment(annotation: str) -> tuple[str, int, int]:
@@ -153,6 +154,7 @@ class Cluster:
             memory_mib=memory_mib,
             reserved_cores_percent=cores_percent,
             inside=parse_probe(self.log(item.metadata.namespace, item.metadata.name)) if running else None,
+            restarts=sum(container.restart_count for container in item.status.container_statuses or []),
         )
 
 

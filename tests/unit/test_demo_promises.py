@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.demo import pods, promises, scenes, table
+from tests.demo import compute, pods, promises, scenes, table
 from tests.demo.observe import Inside, PodView, parse_assignment, parse_probe
 
 MIB = 1 << 20
@@ -96,3 +96,8 @@ def test_the_table_shows_each_pods_view_beside_its_annotation() -> None:
     text = table.card_table([view("small-1"), view("small-2")], {f"small-{n}": scenes.tier_pod("small", n) for n in (1, 2)}, 81920)
     assert "node-1  GPU-a  2 slices  16384/81920 MiB  20/100 % booked" in text
     assert text.count("GPU-a  8192 MiB  10 %") == 4
+
+
+def test_a_share_of_gpu_time_may_be_three_points_off_and_no_more() -> None:
+    assert compute.broken_by_shares([compute.Share("a", 30, 32.9), compute.Share("b", 60, 57.1)]) == []
+    assert compute.broken_by_shares([compute.Share("a", 30, 33.1)]) == ["pod 'a' got 33.1 % of GPU time, expected 30 +- 3 %"]

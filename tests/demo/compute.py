@@ -1,0 +1,122 @@
+"""Compute shares on the fleet: two slices of one card run side by side, then the host changes both quotas while they run.
+
+Measures in simulated GPU time, which the simulated driver counts exactly per process: a busy host's clock judges nothing. The window is
+the simulator's own clock.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from . import pods, scenes
+from .observe import Cluster
+
+__all__ = ["NEW_LIMITS_PERCENT", "REQUESTS", "TOLERANCE_POINTS", "Share", "broken_by_shares", "change_limits", "start", "watch"]
+
+REQUESTS = (scenes.tier_pod("medium", 1), scenes.tier_pod("large", 1))
+# What the host sets while both run: the medium slice grows, the large one shrinks.
+NEW_LIMITS_PERCENT = {"medium-1": 55, "large-1": 25}
+TOLERANCE_POINTS = 3.0
+SPIN = "python3 -m tenfold_device_plugin.probe --json --spin-seconds 120 --kernel-us 1000"
+VGPUCTL = "/usr/local/tenfold/hook/current/vgpuctl"
+SETTLE_S = 1.5
+WINDOW_S = 5.0
+
+
+@dataclass(frozen=True)
+class Share:
+    """GPU time of one pod over a window, in percent of the window."""
+
+    pod: str
+    limit_percent: int
+    seen_percent: float
+
+
+def on_node(node: str, *command: str) -> str:
+    """Output of a command on a node of the fleet."""
+    return subprocess.run(["podman", "exec", node, *command], stdout=subprocess.PIPE, text=True, check=True, timeout=30).stdout
+
+
+def start(cluster: Cluster, namespace: str, image: str) -> str:
+    """Starts both pods and waits until both launch kernels; the node they share."""
+    cluster.submit(pods.slice_pod(request, namespace, image, SPIN) for request in REQUESTS)
+
+    def both_run() -> bool:
+        views = cluster.views(namespace)
+        return len(views) == len(REQUESTS) and all(view.phase == "Running" for view in views)
+
+    cluster.wait("two busy pods to run", 60, both_run, lambda: str(cluster.views(namespace)))
+    views = cluster.views(namespace)
+    if len({view.card_uuid for view in views}) != 1:
+        raise RuntimeError(f"the busy pods are not on one card: {views}")
+    node = views[0].node
+    namespaces = pid_namespaces(cluster, namespace)
+    cluster.wait(
+        "both pods to launch kernels", 30, lambda: all(gpu_time_ns(node, namespaces[r.name])[1] for r in REQUESTS), lambda: "none did"
+    )
+    return node
+
+
+def pid_namespaces(cluster: Cluster, namespace: str) -> dict[str, int]:
+    """Each busy pod's pid namespace, by which the simulator's truth knows its processes."""
+    found = {}
+    for request in REQUESTS:
+        link = cluster.kubectl("exec", "-n", namespace, request.name, "--", "readlink", "/proc/self/ns/pid")
+        match = re.search(r"\[(\d+)\]", link)
+        if not match:
+            raise RuntimeError(f"pod '{request.name}': unexpected pid namespace {link!r}")
+        found[request.name] = int(match[1])
+    return found
+
+
+def gpu_time_ns(node: str, pid_namespace: int) -> tuple[int, int]:
+    """The simulator's clock and the GPU time so far of every process of a pid namespace, both in ns."""
+    truth = json.loads(on_node(node, "tenfold-sim", "truth", "--json"))
+    spent = sum(
+        card["gpu_time_ns"] for process in truth["processes"] if process["pid_namespace"] == pid_namespace for card in process["cards"]
+    )
+    return truth["now_ns"], spent
+
+
+def watch(
+    cluster: Cluster, namespace: str, node: str, limits_percent: dict[str, int], sleep: Callable[[float], None] = time.sleep
+) -> list[Share]:
+    """Lets the limiter settle, then measures one window."""
+    namespaces = pid_namespaces(cluster, namespace)
+    sleep(SETTLE_S)
+    before = {name: gpu_time_ns(node, number) for name, number in namespaces.items()}
+    sleep(WINDOW_S)
+    after = {name: gpu_time_ns(node, number) for name, number in namespaces.items()}
+    return [
+        Share(name, limits_percent[name], 100 * (after[name][1] - before[name][1]) / (after[name][0] - before[name][0]))
+        for name in namespaces
+    ]
+
+
+def change_limits(node: str) -> None:
+    """Sets the new core limits from the host, in the pages of the slots that hold the two quotas."""
+    quotas = {request.memory_mib << 20: request.name for request in REQUESTS}
+    changed = set()
+    for slot in on_node(node, "ls", "/run/tenfold/slots").split():
+        folder = f"/run/tenfold/slots/{slot}"
+        (gpu,) = json.loads(on_node(node, VGPUCTL, "show", "--json", folder))["gpus"]
+        name = quotas.get(gpu["memory_limit_bytes"])
+        if name and gpu["gpu_time_us"]:
+            on_node(node, VGPUCTL, "set", folder, "--cores", str(NEW_LIMITS_PERCENT[name]))
+            changed.add(name)
+    if changed != set(NEW_LIMITS_PERCENT):
+        raise RuntimeError(f"{node}: found the slots of {sorted(changed)} only, expected {sorted(NEW_LIMITS_PERCENT)}")
+
+
+def broken_by_shares(shares: list[Share]) -> list[str]:
+    """Every pod whose share of GPU time is further from its limit than the tolerance."""
+    return [
+        f"pod '{share.pod}' got {share.seen_percent:.1f} % of GPU time, expected {share.limit_percent} +- {TOLERANCE_POINTS:.0f} %"
+        for share in shares
+        if abs(share.seen_percent - share.limit_percent) > TOLERANCE_POINTS
+    ]
