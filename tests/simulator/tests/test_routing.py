@@ -66,25 +66,29 @@ def test_every_request_of_a_runtime_gets_its_abi(bare_machine: Machine, tmp_path
     assert len(done.stdout.splitlines()) == len(vectors.read_text().splitlines())
 
 
-class TestStatus:
-    """What a refusal says about itself."""
+class TestRefusals:
+    """The first ABI answers with an error, the second with success, a NULL pointer and a status."""
 
-    def ask(self, machine: Machine, name: str, version: int, flags: int = 0) -> tuple[int, int]:
+    def ask(self, machine: Machine, name: str, version: int, flags: int = 0) -> tuple[int, list[object]]:
+        """Code of the first ABI; code, pointer and status of the second."""
         with machine.process() as process:
-            code, _, status = process.cuda("cuGetProcAddress_v2", name, bench.out("u64"), version, flags, bench.out("i32"))
-            return code, status
+            first = process.cuda("cuGetProcAddress", name, bench.out("u64"), version, flags)
+            second = process.cuda("cuGetProcAddress_v2", name, bench.out("u64"), version, flags, bench.out("i32"))
+            return first[0], second
 
     def test_an_unknown_name_is_not_found(self, machine: Machine) -> None:
-        assert self.ask(machine, "cuNoSuchCall", 12020) == (bench.NOT_FOUND, 1)
+        assert self.ask(machine, "cuNoSuchCall", 12020) == (bench.NOT_FOUND, [0, 0, 1])
 
     def test_a_version_before_the_first_abi_is_not_sufficient(self, machine: Machine) -> None:
-        assert self.ask(machine, "cuMemAllocAsync", 11000) == (bench.NOT_FOUND, 2)
+        assert self.ask(machine, "cuMemAllocAsync", 11000) == (bench.NOT_FOUND, [0, 0, 2])
 
-    def test_an_abi_newer_than_the_driver_is_not_found_and_never_replaced_by_an_older_one(self, machine: Machine) -> None:
-        assert self.ask(machine, "cuStreamGetCaptureInfo", 12030) == (bench.NOT_FOUND, 1)
+    def test_a_version_above_the_drivers_is_invalid_and_gets_no_older_abi(self, machine: Machine) -> None:
+        first, (second, pointer, _) = self.ask(machine, "cuStreamGetCaptureInfo", 12030)
+        assert (first, second, pointer) == (bench.INVALID_VALUE, bench.INVALID_VALUE, 0)
 
     def test_bad_flags_are_invalid(self, machine: Machine) -> None:
-        assert self.ask(machine, "cuInit", 12020, 7)[0] == bench.INVALID_VALUE
+        first, second = self.ask(machine, "cuInit", 12020, 7)
+        assert (first, second[0]) == (bench.INVALID_VALUE, bench.INVALID_VALUE)
 
     def test_a_missing_status_output_is_allowed(self, machine: Machine) -> None:
         with machine.process() as process:

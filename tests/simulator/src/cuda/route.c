@@ -1,8 +1,8 @@
 /* route.c - cuGetProcAddress: from a name, a CUDA version and a default-stream flag to the one symbol of that very ABI.
  *
- * The table is route_table.c. The answer is the newest ABI whose version is not above the one asked for; if that
- * ABI is newer than the simulated driver it is not found, never replaced by an older one. Public rule: CUDA driver API,
- * "Driver Entry Point Access". */
+ * The table is route_table.c. The answer is the newest ABI whose version is not above the one asked for; a version above the driver's is
+ * an invalid value, so that an ABI newer than the driver is never replaced by an older one. Public rules: CUDA driver API, "Driver Entry
+ * Point Access" (11.7 for the first ABI, 12.9 for the second, 13.4 for versions above the driver's). */
 #include "route.h"
 
 static size_t first_of_name(const char *name)
@@ -31,58 +31,72 @@ static const struct route *find_route(const char *name, int version, enum routin
     return best;
 }
 
+/* *ret_status is one of CU_GET_PROC_ADDRESS_*; *ret_entry is NULL unless it is SUCCESS. Errors are those of usage alone. */
 static CUresult resolve(const char *name, void **ret_entry, int version, uint64_t flags, int *ret_status)
 {
     REQUIRE(name && ret_entry, CUDA_ERROR_INVALID_VALUE);
     REQUIRE(flags <= CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, CUDA_ERROR_INVALID_VALUE);
+    *ret_entry = NULL;
+    int driver_version = 0;
+    CUresult result = driver_cuda_version(&driver_version);
+    if (result != CUDA_SUCCESS)
+        return result;
+    REQUIRE(version <= driver_version, CUDA_ERROR_INVALID_VALUE);
     bool is_known = false;
     const struct route *route = NULL;
     if (flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM)
         route = find_route(name, version, ROUTE_PER_THREAD, &is_known);
     if (!route)
         route = find_route(name, version, ROUTE_LEGACY, &is_known);
-    int driver_version = 0;
-    CUresult result = driver_cuda_version(&driver_version);
-    if (result != CUDA_SUCCESS)
-        return result;
-    int status = CU_GET_PROC_ADDRESS_SUCCESS;
-    if (!route)
-        status = is_known ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
-    else if (route->version > driver_version)
-        status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
-    if (ret_status)
-        *ret_status = status;
-    if (status == CU_GET_PROC_ADDRESS_SUCCESS)
+    *ret_status = route ? CU_GET_PROC_ADDRESS_SUCCESS
+                        : is_known ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+    if (route)
         memcpy(ret_entry, &route->entry, sizeof *ret_entry);
-    else
-        *ret_entry = NULL;
-    return status == CU_GET_PROC_ADDRESS_SUCCESS ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+    return CUDA_SUCCESS;
+}
+
+/* The first ABI (CUDA 11.3) answers "not found" as an error ... */
+static CUresult resolve_or_fail(const char *name, void **ret_entry, int version, uint64_t flags)
+{
+    int status = CU_GET_PROC_ADDRESS_SUCCESS;
+    CUresult result = resolve(name, ret_entry, version, flags, &status);
+    return result == CUDA_SUCCESS && status != CU_GET_PROC_ADDRESS_SUCCESS ? (CUresult)CUDA_ERROR_NOT_FOUND : result;
+}
+
+/* ... the second (CUDA 12) as success with a NULL pointer and a status. */
+static CUresult resolve_with_status(const char *name, void **ret_entry, int version, uint64_t flags, int *ret_status)
+{
+    int status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+    CUresult result = resolve(name, ret_entry, version, flags, &status);
+    if (result == CUDA_SUCCESS && ret_status)
+        *ret_status = status;
+    return result;
 }
 
 /* Callable before cuInit, as the runtime does. */
 CUDA_EXPORT cuGetProcAddress(const char *name, void **ret_entry, int version, uint64_t flags)
 {
     ENTER_UNREADY(cuGetProcAddress);
-    return resolve(name, ret_entry, version, flags, NULL);
+    return resolve_or_fail(name, ret_entry, version, flags);
 }
 
 CUDA_EXPORT cuGetProcAddress_v2(const char *name, void **ret_entry, int version, uint64_t flags, int *ret_status)
 {
     ENTER_UNREADY(cuGetProcAddress_v2);
-    return resolve(name, ret_entry, version, flags, ret_status);
+    return resolve_with_status(name, ret_entry, version, flags, ret_status);
 }
 
 /* NVIDIA's headers make these two inline functions that set the flag; the names are exported for completeness. */
 CUDA_EXPORT cuGetProcAddress_ptsz(const char *name, void **ret_entry, int version, uint64_t flags)
 {
     ENTER_UNREADY(cuGetProcAddress_ptsz);
-    return resolve(name, ret_entry, version, flags ? flags : CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, NULL);
+    return resolve_or_fail(name, ret_entry, version, flags ? flags : CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
 }
 
 CUDA_EXPORT cuGetProcAddress_v2_ptsz(const char *name, void **ret_entry, int version, uint64_t flags, int *ret_status)
 {
     ENTER_UNREADY(cuGetProcAddress_v2_ptsz);
-    return resolve(name, ret_entry, version, flags ? flags : CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, ret_status);
+    return resolve_with_status(name, ret_entry, version, flags ? flags : CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, ret_status);
 }
 
 /* The runtime's private tables are NVIDIA's secret and end in an integrity check: there are none here. */
