@@ -64,7 +64,10 @@ def make_ground(options: argparse.Namespace, folder: Path) -> grounds.Ground | s
     if options.card and options.card not in found["cards"]:
         return f"skip: no card {options.card!r} on this machine, expected one of {', '.join(found['cards'])}"
     hook = options.hook or workshop.build_hook()
-    return grounds.Ground(hook, options.card or found["cards"][0], folder, base, bool(options.simulated), most_bytes=options.most_mib << 20)
+    tolerance_points = 5.0 if options.simulated else 3.0
+    return grounds.Ground(
+        hook, options.card or found["cards"][0], folder, base, bool(options.simulated), tolerance_points, options.most_mib << 20
+    )
 
 
 def run_check(ground: grounds.Ground, check: Callable[[grounds.Ground], None]) -> tuple[str, str]:
