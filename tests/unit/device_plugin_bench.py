@@ -78,6 +78,9 @@ containerEdits:
     - hookName: createContainer
       path: /usr/bin/nvidia-cdi-hook
       args: [nvidia-cdi-hook, update-ldcache, --folder, /usr/lib/x86_64-linux-gnu]
+    - hookName: createContainer
+      path: /usr/bin/nvidia-cdi-hook
+      args: [nvidia-cdi-hook, update-application-profile]
   mounts:
     - hostPath: /usr/lib/x86_64-linux-gnu/libcuda.so.535.1
       containerPath: /usr/lib/x86_64-linux-gnu/libcuda.so.535.1

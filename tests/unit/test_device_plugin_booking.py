@@ -150,7 +150,18 @@ class TestTiers:
     def test_a_lying_label_does_not_raise_the_limit(self) -> None:
         found = pod("p", "small")
         found["metadata"]["labels"][wire.TIER_LABEL] = "xlarge"
-        assert decide(found).containers[0].shares[0].limit_cores_percent == 10
+        made = decide(found)
+        assert (made.containers[0].shares[0].limit_cores_percent, made.tier) == (10, "small")
+
+    def test_the_numbers_name_the_tier_where_no_label_does(self) -> None:
+        found = pod("p", "medium")
+        del found["metadata"]["labels"][wire.TIER_LABEL]
+        assert decide(found).tier == "medium"
+
+    def test_custom_numbers_have_none_whatever_the_label_says(self) -> None:
+        limit = {wire.RESOURCE_NUMBER: "1", wire.RESOURCE_MEMORY: "512", wire.RESOURCE_CORES: "20"}
+        found = pod("p", "whatever a user writes", limits=[limit])
+        assert decide(found).tier == ""
 
 
 class TestWhoIsRefused:

@@ -201,7 +201,7 @@ def _booking(
 ) -> Booking:
     """Errors: Refused when no catalogue is known or it does not allow these numbers."""
     metadata: Mapping[str, Any] = pod["metadata"]
-    tier = str((metadata.get("labels") or {}).get(wire.TIER_LABEL, ""))
+    label = str((metadata.get("labels") or {}).get(wire.TIER_LABEL, ""))
     containers = tuple(
         ContainerShare(
             container.name,
@@ -210,14 +210,30 @@ def _booking(
                     assignment.uuid,
                     assignment.memory_mib,
                     assignment.cores_percent,
-                    _limit(node.terms, tier, assignment.memory_mib, assignment.cores_percent),
+                    _limit(node.terms, label, assignment.memory_mib, assignment.cores_percent),
                 )
                 for assignment in segment
             ),
         )
         for container, segment in zip(requests, segments)
     )
+    tier = _tier_name(node.terms, label, containers)
     return Booking(_uid(pod), metadata["namespace"], metadata["name"], tier, node.terms.revision, source, containers)
+
+
+def _tier_name(terms: Terms, label: str, containers: Sequence[ContainerShare]) -> str:
+    """The tier whose numbers and limit the pod's first share has, the labelled one if it is among them; empty for custom numbers.
+
+    A label that does not agree with the numbers says nothing, here as in ``quota_for``.
+    """
+    shares = [share for container in containers for share in container.shares]
+    if not shares or terms.catalogue is None:
+        return ""
+    first = (shares[0].memory_mib, shares[0].cores_percent, shares[0].limit_cores_percent)
+    names = [
+        tier.name for tier in terms.catalogue.tiers if (tier.memory_mib, tier.reserved_cores_percent, tier.limit_cores_percent) == first
+    ]
+    return label if label in names else next(iter(names), "")
 
 
 def _limit(terms: Terms, tier: str, memory_mib: int, cores_percent: int) -> int:

@@ -154,8 +154,10 @@ def _without_graphics(name: str, entry: Any) -> Any:
 
 
 def _hook_without_graphics(hook: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Link hooks lose their graphics links and vanish with the last; chmod hooks of /dev/dri vanish; others stay."""
+    """Link hooks lose their graphics links and vanish with the last; chmod hooks of /dev/dri and EGL's profile vanish; others stay."""
     arguments = [str(argument) for argument in hook.get("args") or []]
+    if "update-application-profile" in arguments:
+        return None
     if "create-symlinks" in arguments:
         at = arguments.index("create-symlinks") + 1
         links = [link for link in _flag_values(arguments[at:], "--link") if not any(_is_graphics(part) for part in link.split("::"))]
