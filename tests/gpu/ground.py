@@ -91,8 +91,8 @@ class Slot:
 class Ground:
     """``base`` is the environment that reaches the driver; ``tolerance_points`` of shares of GPU time.
 
-    The simulated driver runs where builds and other tests run too: a program that the host delays leaves credit unused and spends it later (the
-    limiter banks a quarter of a second), so a share there is judged less strictly. tests/benchmarks and the virtual bench judge exactly.
+    The simulated driver runs where builds and other tests run too: a program that the host delays leaves credit unused and spends it later
+    (the limiter banks a quarter of a second), so shares there are judged less strictly; the virtual bench judges exactly.
     """
 
     hook: Path

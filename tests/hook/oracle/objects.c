@@ -1,7 +1,6 @@
 /* objects.c - every kind of device memory, made and dropped (contract: objects.h). */
 #include "objects.h"
 
-#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -403,6 +402,23 @@ static int make_ipc(struct hand *hand, struct object *object)
     if (result == 0)
         publish(hand, object->pointers[0]);
     return result;
+}
+
+bool object_is_possible(const struct cuda_api *cuda, enum kind kind)
+{
+    switch (kind) {
+    case KIND_VMM:
+        return cuda->cuMemCreate && cuda->cuMemRetainAllocationHandle; /* CUDA 10.2, 11.0 */
+    case KIND_ASYNC:
+    case KIND_POOL:
+        return cuda->cuMemAllocAsync && cuda->cuMemPoolCreate; /* 11.2 */
+    case KIND_GRAPH:
+        return cuda->cuGraphAddMemAllocNode && cuda->cuGraphInstantiateWithFlags; /* 11.4 */
+    case KIND_IPC:
+        return cuda->cuIpcOpenMemHandle_v2; /* 11.0 */
+    default:
+        return true;
+    }
 }
 
 static int drop_present(struct hand *hand, struct object *object)

@@ -5,6 +5,8 @@
 #ifndef TENFOLD_ORACLE_OBJECTS_H
 #define TENFOLD_ORACLE_OBJECTS_H
 
+#include <stdbool.h>
+
 #include "board.h"
 
 enum kind {
@@ -46,6 +48,9 @@ struct hand {
     CUcontext contexts[DEVICES_MAX];
     CUstream streams[DEVICES_MAX];
 };
+
+/* Does this driver have the functions of that kind? */
+bool object_is_possible(const struct cuda_api *cuda, enum kind kind);
 
 /* 0: made. 1: refused (out of memory, an injected error, or not supported by this driver), nothing is left. -1: the driver said something
  * that it must not say; the seat's failure is filled in. */

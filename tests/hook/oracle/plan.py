@@ -123,13 +123,17 @@ NOT_INJECTED: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Scenario:
-    """One run of the conductor. ``kinds`` empty: all that the hook covers; ``may_be_idle``: a function that this hook need not call."""
+    """One run of the conductor. ``kinds`` empty: all that the hook covers; ``may_be_idle``: a function that this hook need not call.
+
+    ``driver``: branch of the simulated driver; an old one lacks kinds of memory, which are left out then.
+    """
 
     name: str
     command: str
     kinds: tuple[str, ...] = ()
     options: dict[str, int | str] = field(default_factory=dict)
     may_be_idle: bool = False
+    driver: str = "535"
 
     @property
     def words(self) -> list[str]:
@@ -157,6 +161,11 @@ def rounds(processes: int, threads: int, count: int, operations: int, *kinds: st
     which = f"{'+'.join(kinds)}, " if kinds else ""
     name = f"{which}{processes} x {threads}, {count} rounds of {operations} operations"
     return Scenario(name, "rounds", kinds, {"processes": processes, "threads": threads, "rounds": count, "operations": operations})
+
+
+def on_driver(driver: str) -> Scenario:
+    options: dict[str, int | str] = {"processes": 2, "threads": 4, "rounds": 4, "operations": 400}
+    return Scenario(f"driver {driver}, 2 x 4, 4 rounds of 400 operations", "rounds", (), options, driver=driver)
 
 
 def injected(count: int, operations: int) -> list[Scenario]:
@@ -202,6 +211,7 @@ def full() -> list[Scenario]:
         *(rounds(4, 4, 4, 600, kind) for kind in KINDS),
         # 9 x 5 rounds, about 18,000 operations each
         *(rounds(processes, threads, 5, max(1, 18000 // (processes * threads))) for processes, threads in sizes),
+        *(on_driver(driver) for driver in ("418", "450", "470", "525", "580", "620")),
         *injected(8, 150),
         *(storm(processes, threads, kills) for processes, threads, kills in ((8, 1, 400), (8, 16, 200), (32, 4, 100))),
         step("alloc", 11),

@@ -22,7 +22,10 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tests.hook.workshop import Machine
 
 ROOT = Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(ROOT), str(ROOT / "plugins" / "module_utils")]
@@ -48,8 +51,15 @@ class Bench:
         self.simulator = workshop.build_simulator()
         self.hook = workshop.build_hook()
         workshop.make(HERE, build / "oracle")
-        self.machine = workshop.Machine.make(self.simulator, folder, cards=len(LIMITS_BYTES))
+        self.machines: dict[str, Machine] = {}
         self.slots = 0
+
+    def machine(self, driver: str) -> Machine:
+        if driver not in self.machines:
+            folder = self.folder / f"driver-{driver}"
+            folder.mkdir()
+            self.machines[driver] = self.workshop.Machine.make(self.simulator, folder, cards=len(LIMITS_BYTES), driver=driver)
+        return self.machines[driver]
 
     def covered(self) -> dict[str, bool]:
         """Which kinds this hook covers at all, by its exported symbols."""
@@ -70,10 +80,11 @@ class Bench:
     def command(self, scenario: plan.Scenario, kinds: list[str], hook: Path, seed: int) -> list[str]:
         self.slots += 1
         slot = self.folder / f"slot-{self.slots}"
-        region.create_slot(slot, [region.GpuQuota(uuid, limit, 0) for uuid, limit in zip(self.machine.uuids, LIMITS_BYTES)])
+        machine = self.machine(scenario.driver)
+        region.create_slot(slot, [region.GpuQuota(uuid, limit, 0) for uuid, limit in zip(machine.uuids, LIMITS_BYTES)])
         mask = sum(1 << list(plan.KINDS).index(kind) for kind in kinds)
         fixed = {
-            "machine": self.machine.state,
+            "machine": machine.state,
             "slot": slot,
             "preload": hook / "libtenfold.so",
             "driver": self.simulator,
@@ -98,19 +109,19 @@ class Bench:
         if done.stderr.strip() and done.returncode == 0:
             return 1, {**answer, "problem": f"the hook is not silent: {done.stderr.strip()[:300]}"}
         if done.returncode == 0:
-            problem = self.look_again(self.folder / f"slot-{self.slots}")
+            problem = self.look_again(self.folder / f"slot-{self.slots}", self.machine(scenario.driver))
             if problem:
                 return 1, {**answer, "problem": problem}
         return done.returncode, answer
 
-    def look_again(self, slot: Path) -> str:
+    def look_again(self, slot: Path, machine: Machine) -> str:
         """What a stranger sees when all is over: the Python mirror, vgpuctl and the simulator's own tool."""
         ledger = [gpu.used_bytes for gpu in region.read_state(slot).gpus]
         shown = json.loads(
             subprocess.run([str(self.hook / "vgpuctl"), "show", "--json", str(slot)], capture_output=True, text=True, check=True).stdout
         )
         by_tool = [gpu["memory_used_bytes"] for gpu in shown["gpus"]]
-        truth = [self.machine.allocated_bytes(card) for card in range(len(LIMITS_BYTES))]
+        truth = [machine.allocated_bytes(card) for card in range(len(LIMITS_BYTES))]
         if any(ledger) or any(by_tool) or any(truth):
             return f"everybody is gone, yet in use are: state file {ledger}, vgpuctl {by_tool}, truth {truth}"
         return ""
@@ -151,7 +162,11 @@ def play_all(bench: Bench, scenarios: list[plan.Scenario], covered: dict[str, bo
             continue
         status, answer = bench.play(scenario, kinds, bench.hook, seed)
         operations += answer.get("operations", 0)
-        never_made = [kind for kind, count in answer.get("made", {}).items() if not count and scenario.command == "rounds"]
+        never_made = [
+            kind
+            for kind, count in answer.get("made", {}).items()
+            if not count and scenario.command == "rounds" and scenario.driver == "535"
+        ]
         if status == NO_TRACING:
             print(f"skip: {scenario.name}: {answer['problem']}")
         elif status == 0 and never_made:

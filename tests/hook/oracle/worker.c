@@ -28,7 +28,7 @@ struct place {
 };
 
 static struct board *board;
-static uint32_t own_seat;
+static uint32_t own_seat, own_kinds; /* of the board's kinds, those that this driver has */
 static struct cuda_api cuda;
 static struct place places[THREADS_MAX * PLACES_PER_THREAD];
 static struct hand hands[THREADS_MAX];
@@ -48,7 +48,7 @@ static enum kind random_kind(struct hand *hand)
 {
     for (;;) {
         enum kind kind = (enum kind)random_below(&hand->random, KINDS);
-        if (board->kinds >> kind & 1)
+        if (own_kinds >> kind & 1)
             return kind;
     }
 }
@@ -111,14 +111,14 @@ static int drop_everything(void)
         CUmemoryPool pool;
         uint64_t none = 0;
         CUresult result = cuda.cuCtxSetCurrent(hands[0].contexts[device]);
-        if (result == CUDA_SUCCESS && cuda.cuMemAllocAsync) {
+        if (result == CUDA_SUCCESS && own_kinds >> KIND_ASYNC & 1) {
             result = cuda.cuDeviceGetDefaultMemPool(&pool, (CUdevice)device);
             if (result == CUDA_SUCCESS)
                 result = cuda.cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &none);
             if (result == CUDA_SUCCESS)
                 result = cuda.cuMemPoolTrimTo(pool, 0);
         }
-        if (result == CUDA_SUCCESS && cuda.cuDeviceGraphMemTrim)
+        if (result == CUDA_SUCCESS && own_kinds >> KIND_GRAPH & 1)
             result = cuda.cuDeviceGraphMemTrim((CUdevice)device);
         if (result != CUDA_SUCCESS)
             return die("trimming the pools", result);
@@ -155,11 +155,11 @@ static int rest(void)
             result = cuda.cuMemGetInfo_v2(&free_bytes, &total_bytes);
         if (result == CUDA_SUCCESS && free_bytes > total_bytes)
             return die("more memory is free than there is: cuMemGetInfo_v2", result);
-        if (result == CUDA_SUCCESS && board->kinds >> KIND_ASYNC & 1)
+        if (result == CUDA_SUCCESS && own_kinds >> KIND_ASYNC & 1)
             result = cuda.cuDeviceGetDefaultMemPool(&pool, (CUdevice)device);
         if (result == CUDA_SUCCESS && pool)
             result = add_pool(seat, (CUdevice)device, pool);
-        if (result == CUDA_SUCCESS && board->kinds >> KIND_GRAPH & 1) {
+        if (result == CUDA_SUCCESS && own_kinds >> KIND_GRAPH & 1) {
             result = cuda.cuDeviceGetGraphMemAttribute((CUdevice)device, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, &graph_used_bytes);
             if (result == CUDA_SUCCESS)
                 result = cuda.cuDeviceGetGraphMemAttribute((CUdevice)device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &graph_reserved_bytes);
@@ -190,8 +190,11 @@ static int take_part(int board_fd, uint32_t seat)
         return 1;
     if (cuda_api_load(&cuda) != 0)
         return die("dlopen of libcuda.so.1", errno);
+    for (int kind = 0; kind < KINDS; kind++)
+        if (board->kinds >> kind & 1 && object_is_possible(&cuda, (enum kind)kind))
+            own_kinds |= 1u << kind;
     CUresult result = cuda.cuInit(0);
-    if (result != CUDA_SUCCESS)
+    if (result != CUDA_SUCCESS || !own_kinds)
         return die("cuInit", result);
     pthread_barrier_init(&begin, NULL, board->threads + 1);
     pthread_barrier_init(&end, NULL, board->threads + 1);
