@@ -2,9 +2,9 @@
  *
  * Owns:    gpus[].used, slots[].used and slots[].lanes of the state; nothing else writes them.
  * How:     an operation is announced in a lane of the process's slot, then put into the card's word, then into the slot's word, then
- *          marked idle. Both words carry the tag of the operation that wrote them last, and who replaces a word first marks the previous
- *          operation in its lane. So for each lane of a dead process: tag in the word or mark in the lane = it happened; neither = it did
- *          not. A helper that stalls for 511 operations of one lane could mark a later one; that matters only if that lane's process
+ *          the lane is idle again. Both words carry the tag of the operation that wrote them last, and who replaces a word first marks the
+ *          previous operation in its lane. So for each lane of a dead process: tag in the word or mark in the lane = it happened; neither =
+ *          it did not. Three compare-and-swaps; the announcement and its end are plain ordered stores, because a swap stands between. A helper that stalls for 511 operations of one lane could mark a later one; that matters only if that lane's process
  *          dies in the same instant.
  * Threads: lock-free. A lane is taken by one thread at a time; lane 7 belongs to whoever reaps the slot.
  * Never:   logs, allocates, or calls the driver. */
@@ -20,7 +20,7 @@ enum { REAPER_LANE = TENFOLD_LANES_MAX - 1, SEQUENCE_MAX = 511 };
 
 /* The region is plain memory in the header; every access here is atomic. */
 static uint64_t word_load(const uint64_t *word) { return __atomic_load_n(word, __ATOMIC_SEQ_CST); }
-static void word_store(uint64_t *word, uint64_t value) { __atomic_store_n(word, value, __ATOMIC_SEQ_CST); }
+static void word_store(uint64_t *word, uint64_t value) { __atomic_store_n(word, value, __ATOMIC_RELEASE); }
 static bool word_swap(uint64_t *word, uint64_t expected, uint64_t value)
 {
     return __atomic_compare_exchange_n(word, &expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
@@ -43,14 +43,14 @@ static uint64_t tag(uint32_t slot, uint32_t lane, uint64_t sequence)
     return (uint64_t)lane << TENFOLD_TAG_LANE_SHIFT | (uint64_t)slot << TENFOLD_TAG_SLOT_SHIFT | sequence << TENFOLD_TAG_SEQUENCE_SHIFT;
 }
 
-/* Marks the operation that wrote `word` as having reached `phase`, if it is still waiting for exactly that mark. */
+/* Marks the operation that wrote `word` as having reached `phase` (the card's word, or the slot's behind it), if it is still under way. */
 static void help(struct tenfold_state *state, uint64_t word, uint32_t phase)
 {
     uint32_t slot = (uint32_t)(word >> TENFOLD_TAG_SLOT_SHIFT) & (TENFOLD_SLOTS_MAX - 1);
     uint32_t lane = (uint32_t)(word >> TENFOLD_TAG_LANE_SHIFT) & (TENFOLD_LANES_MAX - 1);
     uint64_t *journal = &state->slots[slot].lanes[lane];
     uint64_t entry = word_load(journal);
-    if (lane_sequence(entry) == word >> TENFOLD_TAG_SEQUENCE_SHIFT && lane_phase(entry) == phase - 1 && lane_phase(entry) != TENFOLD_LANE_IDLE)
+    if (lane_sequence(entry) == word >> TENFOLD_TAG_SEQUENCE_SHIFT && lane_phase(entry) != TENFOLD_LANE_IDLE && lane_phase(entry) < phase)
         word_swap(journal, entry, with_phase(entry, phase));
 }
 
@@ -92,19 +92,18 @@ static uint64_t fresh_sequence(const struct tenfold_state *state, uint32_t slot,
     return sequence;
 }
 
-/* Runs one operation in a lane that the caller holds. -ENOMEM: refused, nothing changed. */
+/* Runs one operation in a lane that the caller holds, and leaves the lane. -ENOMEM: refused, nothing changed. */
 static int perform(struct tenfold_state *state, uint32_t slot, uint32_t lane, uint32_t gpu, uint64_t bytes, bool is_release, uint64_t limit_bytes)
 {
     struct tenfold_slot *own = &state->slots[slot];
     uint64_t sequence = fresh_sequence(state, slot, lane, gpu);
-    uint64_t idle = sequence << TENFOLD_LANE_SEQUENCE_SHIFT | TENFOLD_LANE_TAKEN_BIT;
-    uint64_t entry = idle | bytes | (uint64_t)gpu << TENFOLD_LANE_GPU_SHIFT | (is_release ? TENFOLD_LANE_RELEASE_BIT : 0);
+    uint64_t idle = sequence << TENFOLD_LANE_SEQUENCE_SHIFT;
+    uint64_t entry = idle | TENFOLD_LANE_TAKEN_BIT | bytes | (uint64_t)gpu << TENFOLD_LANE_GPU_SHIFT | (is_release ? TENFOLD_LANE_RELEASE_BIT : 0);
     uint64_t own_tag = tag(slot, lane, sequence);
     int result = -ENOMEM;
 
     word_store(&own->lanes[lane], with_phase(entry, TENFOLD_LANE_PENDING));
     if (put(state, &state->gpus[gpu].used, own_tag, entry, limit_bytes, TENFOLD_LANE_CARD)) {
-        word_store(&own->lanes[lane], with_phase(entry, TENFOLD_LANE_CARD));
         put(state, &own->used[gpu], own_tag, entry, TENFOLD_BYTES_MASK, TENFOLD_LANE_DONE);
         result = 0;
     }
@@ -127,27 +126,17 @@ static uint32_t take_lane(struct tenfold_slot *slot)
     }
 }
 
-static void leave_lane(struct tenfold_slot *slot, uint32_t lane)
-{
-    word_store(&slot->lanes[lane], word_load(&slot->lanes[lane]) & ~TENFOLD_LANE_TAKEN_BIT);
-}
-
 int tf_account_charge(struct tenfold_state *state, uint32_t slot, uint32_t gpu, uint64_t bytes, uint64_t limit_bytes)
 {
     uint64_t limit = limit_bytes && limit_bytes < TENFOLD_BYTES_MASK ? limit_bytes : TENFOLD_BYTES_MASK;
     if (bytes > limit)
         return -ENOMEM;
-    uint32_t lane = take_lane(&state->slots[slot]);
-    int result = perform(state, slot, lane, gpu, bytes, false, limit);
-    leave_lane(&state->slots[slot], lane);
-    return result;
+    return perform(state, slot, take_lane(&state->slots[slot]), gpu, bytes, false, limit);
 }
 
 void tf_account_release(struct tenfold_state *state, uint32_t slot, uint32_t gpu, uint64_t bytes)
 {
-    uint32_t lane = take_lane(&state->slots[slot]);
-    perform(state, slot, lane, gpu, bytes & TENFOLD_BYTES_MASK, true, 0);
-    leave_lane(&state->slots[slot], lane);
+    perform(state, slot, take_lane(&state->slots[slot]), gpu, bytes & TENFOLD_BYTES_MASK, true, 0);
 }
 
 uint64_t tf_account_used(const struct tenfold_state *state, uint32_t gpu)
@@ -194,5 +183,4 @@ void tf_account_reap(struct tenfold_state *state, uint32_t slot)
         if (bytes)
             perform(state, slot, REAPER_LANE, gpu, bytes, true, 0);
     }
-    word_store(&state->slots[slot].lanes[REAPER_LANE], word_load(&state->slots[slot].lanes[REAPER_LANE]) & ~TENFOLD_LANE_TAKEN_BIT);
 }

@@ -265,11 +265,16 @@ static void detach_inherited(struct tf_container *self)
     tf_pools_reset();
 }
 
+/* A first attach finds everything zero, and touching it would cost its pages. */
+static bool is_first_attach(void) { return atomic_load(&process_epoch) == 1; }
+
+
 static void attach(struct tf_container *self)
 {
     int saved_errno = errno;
     char folder[PATH_BYTES];
-    detach_inherited(self);
+    if (!is_first_attach())
+        detach_inherited(self);
     tf_process_self(&self->self);
     int stance = find_folder(folder) ? attach_to(self, folder) : tf_standalone_attach(self);
     atomic_store(&self->stance, stance);

@@ -117,3 +117,26 @@ CUresult cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream)
     const struct tf_cuda *cuda = tf_cuda();
     return cuda && cuda->cuGraphLaunch_ptsz ? launch_graph(cuda, cuda->cuGraphLaunch_ptsz, graph, stream, true) : CUDA_ERROR_NOT_INITIALIZED;
 }
+
+/* A program that never captures never pays for asking. */
+#define CAPTURE(symbol, arguments) \
+    const struct tf_cuda *cuda = tf_cuda(); \
+    if (!cuda || !cuda->symbol) \
+        return CUDA_ERROR_NOT_INITIALIZED; \
+    tf_measure_captures(); \
+    return cuda->symbol arguments
+
+CUresult cuStreamBeginCapture(CUstream stream) { CAPTURE(cuStreamBeginCapture, (stream)); }
+CUresult cuStreamBeginCapture_ptsz(CUstream stream) { CAPTURE(cuStreamBeginCapture_ptsz, (stream)); }
+CUresult cuStreamBeginCapture_v2(CUstream stream, int mode) { CAPTURE(cuStreamBeginCapture_v2, (stream, mode)); }
+CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, int mode) { CAPTURE(cuStreamBeginCapture_v2_ptsz, (stream, mode)); }
+
+CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode *dependencies, const void *edges, size_t count, int mode)
+{
+    CAPTURE(cuStreamBeginCaptureToGraph, (stream, graph, dependencies, edges, count, mode));
+}
+
+CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode *dependencies, const void *edges, size_t count, int mode)
+{
+    CAPTURE(cuStreamBeginCaptureToGraph_ptsz, (stream, graph, dependencies, edges, count, mode));
+}

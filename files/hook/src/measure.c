@@ -138,8 +138,14 @@ static uint64_t stream_number(struct tf_stream stream)
     return stream.is_per_thread || (uintptr_t)stream.handle == 2 ? 2 : 1;
 }
 
+static _Atomic bool has_captures;
+
+void tf_measure_captures(void) { atomic_store_explicit(&has_captures, true, memory_order_relaxed); }
+
 static bool is_capturing(const struct tf_cuda *cuda, struct tf_stream stream)
 {
+    if (TF_LIKELY(!atomic_load_explicit(&has_captures, memory_order_relaxed)))
+        return false;
     int status = CU_STREAM_CAPTURE_STATUS_NONE;
     CUresult (*ask)(CUstream, int *) = stream.is_per_thread && cuda->cuStreamIsCapturing_ptsz ? cuda->cuStreamIsCapturing_ptsz : cuda->cuStreamIsCapturing;
     return ask && (ask(stream.handle, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE);
@@ -226,7 +232,12 @@ static void pass_gate(struct tf_launch *launch, uint64_t key)
 
 void tf_launch_begin(struct tf_launch *launch, struct tf_container *container, const struct tf_cuda *cuda, uint64_t key, struct tf_stream stream)
 {
-    *launch = (struct tf_launch){.container = container, .cuda = cuda, .stream = stream, .gpu = -1};
+    /* field by field: the ticket is large, and tf_limit_enter() fills what is read of it */
+    launch->container = container;
+    launch->cuda = cuda;
+    launch->stream = stream;
+    launch->gpu = -1;
+    launch->ticket.flags = 0;
     int gpu = container->gpu_count == 1 && container->page ? 0 : tf_device_current(container, cuda);
     if (gpu < 0 || tf_is_nested() || is_capturing(cuda, stream))
         return;

@@ -30,6 +30,9 @@ void tf_launch_begin(struct tf_launch *launch, struct tf_container *container, c
 /* Records what it wants after, or takes the charge back; returns `result`. */
 CUresult tf_launch_end(struct tf_launch *launch, CUresult result);
 
+/* The program begins its first capture: from now on each launch asks whether its stream captures. */
+void tf_measure_captures(void);
+
 /* The program is about to wait for the card: closes the stretch that is open, so that waiting time is not measured as work. */
 void tf_measure_close(struct tf_container *container, const struct tf_cuda *cuda);
 
