@@ -56,6 +56,31 @@ def test_an_unknown_field_is_named(machine: Machine) -> None:
     assert (done.returncode, done.stdout.strip()) == (2, 'Field "colour" is not a valid field to query.')
 
 
+def test_old_drivers_do_not_know_new_fields(bare_machine: Machine) -> None:
+    for driver, known in (("440", ()), ("470", ("mig.mode.current",)), ("510", ("mig.mode.current", "compute_cap", "memory.reserved"))):
+        machine = bare_machine.init(driver=driver)
+        for field in ("mig.mode.current", "compute_cap", "memory.reserved"):
+            done = machine.smi(f"--query-gpu=index,{field}", "--format=csv,noheader")
+            assert (done.returncode == 0) == (field in known), f"{field} under {driver}"
+
+
+def test_modes_are_set_on_the_card_that_was_named(machine: Machine) -> None:
+    uuid = machine.truth()["cards"][1]["uuid"]
+    assert machine.smi("-i", uuid, "-c", "EXCLUSIVE_PROCESS").returncode == 0
+    assert machine.smi("-i", "0", "-pm", "1").returncode == 0
+    rows = machine.smi("--query-gpu=compute_mode,persistence_mode", "--format=csv,noheader").stdout.splitlines()
+    assert rows == ["Default, Enabled", "Exclusive Process, Disabled"]
+    machine.smi("-c", "DEFAULT")
+    assert set(machine.smi("--query-gpu=compute_mode", "--format=csv,noheader").stdout.split()) == {"Default"}
+
+
+def test_mig_mode_changes_only_on_an_idle_card(machine: Machine) -> None:
+    with machine.process().start():
+        assert machine.smi("-i", "0", "-mig", "1").returncode == 3
+    assert machine.smi("-i", "0", "-mig", "1").returncode == 0
+    assert machine.smi("--query-gpu=mig.mode.current", "--format=csv,noheader").stdout.split() == ["Enabled", "Disabled"]
+
+
 def test_an_unknown_option_and_a_missing_format_are_refused(machine: Machine) -> None:
     assert machine.smi("--frobnicate").returncode == 2
     assert machine.smi("--query-gpu=index").returncode == 2

@@ -271,6 +271,17 @@ NVML_EXPORT nvmlDeviceGetPersistenceMode(nvmlDevice_t device, unsigned *ret_mode
     GIVE(ret_mode, card->persistence);
 }
 
+NVML_EXPORT nvmlDeviceSetPersistenceMode(nvmlDevice_t device, unsigned mode)
+{
+    ENTER(nvmlDeviceSetPersistenceMode);
+    CARD(device, card);
+    REQUIRE(mode <= 1, NVML_ERROR_INVALID_ARGUMENT);
+    state_lock(nvml_machine());
+    card->persistence = mode;
+    state_unlock(nvml_machine());
+    return NVML_SUCCESS;
+}
+
 NVML_EXPORT nvmlDeviceGetEccMode(nvmlDevice_t device, unsigned *ret_current, unsigned *ret_pending)
 {
     ENTER(nvmlDeviceGetEccMode);
@@ -398,7 +409,7 @@ NVML_EXPORT nvmlDeviceGetMemoryAffinity(nvmlDevice_t device, unsigned words, uns
     return NVML_SUCCESS;
 }
 
-/* MIG: a card that can says so and has it off; instances are not simulated yet. */
+/* MIG: the mode can be read and switched; instances cannot be made. */
 NVML_EXPORT nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned *ret_current, unsigned *ret_pending)
 {
     ENTER(nvmlDeviceGetMigMode);
@@ -406,6 +417,31 @@ NVML_EXPORT nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned *ret_current, uns
     REQUIRE(ret_current && ret_pending, NVML_ERROR_INVALID_ARGUMENT);
     REQUIRE(card->mig_capable, NVML_ERROR_NOT_SUPPORTED);
     *ret_current = *ret_pending = card->mig_enabled;
+    return NVML_SUCCESS;
+}
+
+static bool is_in_use(const struct sim_state *state, uint32_t card)
+{
+    for (uint32_t i = 0; i < state->slot_ceiling; i++)
+        if (state->slots[i].live && state->slots[i].usage[card].contexts)
+            return true;
+    return false;
+}
+
+/* A card at work keeps its mode: *ret_status says so, the call itself succeeds, as the documentation has it. */
+NVML_EXPORT nvmlDeviceSetMigMode(nvmlDevice_t device, unsigned mode, nvmlReturn_t *ret_status)
+{
+    ENTER(nvmlDeviceSetMigMode);
+    CARD(device, card);
+    struct sim_machine *machine = nvml_machine();
+    REQUIRE(mode <= 1 && ret_status, NVML_ERROR_INVALID_ARGUMENT);
+    REQUIRE(card->mig_capable, NVML_ERROR_NOT_SUPPORTED);
+    state_lock(machine);
+    state_reap(machine);
+    *ret_status = mode != card->mig_enabled && is_in_use(machine->state, device->card) ? NVML_ERROR_IN_USE : NVML_SUCCESS;
+    if (*ret_status == NVML_SUCCESS)
+        card->mig_enabled = mode;
+    state_unlock(machine);
     return NVML_SUCCESS;
 }
 

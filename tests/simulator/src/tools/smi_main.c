@@ -1,6 +1,6 @@
 /* smi_main.c - nvidia-smi for the simulated driver: -L, -q, --query-gpu, --query-compute-apps, and the table.
  *
- * Forms and exit codes follow what the real tool prints, as far as programs read it: 0 done, 2 bad option, 6 no such card, 9 no driver,
+ * Forms and exit codes follow what the real tool prints, as far as programs read it: 0 done, 2 bad option, 3 not possible, 6 no such card, 9 no driver,
  * 12 no library. Next: smi_nvml.c asks, smi_query.c knows the fields. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +11,8 @@
 
 static const char g_usage[] =
     "nvidia-smi [-L | -q | --query-gpu=FIELDS --format=csv[,noheader][,nounits] | --query-compute-apps=FIELDS --format=csv...] [-i CARD]\n"
-    "    --help-query-gpu lists the fields. CARD is an index, a UUID or a PCI bus id.\n";
+    "nvidia-smi -c MODE | -pm 0|1 | -mig 0|1 [-i CARD]\n"
+    "    --help-query-gpu lists the fields. CARD is an index, a UUID or a PCI bus id. MODE is DEFAULT, PROHIBITED or EXCLUSIVE_PROCESS.\n";
 
 static bool is_wanted(const struct smi_card *card, const char *selection)
 {
@@ -104,13 +105,38 @@ static void print_details_head(unsigned count)
     printf("Attached GPUs                             : %u\n", count);
 }
 
-enum action { ACTION_TABLE, ACTION_LIST, ACTION_DETAILS, ACTION_QUERY_CARDS, ACTION_QUERY_PROCESSES };
+enum action { ACTION_TABLE, ACTION_LIST, ACTION_DETAILS, ACTION_SET, ACTION_QUERY_CARDS, ACTION_QUERY_PROCESSES };
 
 struct request {
     enum action action;
     const char *fields, *selection;
     struct smi_format format;
+    enum smi_mode mode;
+    unsigned mode_value;
 };
+
+/* "-c DEFAULT" and the like; false for anything else. */
+static bool parse_mode(const char *option, const char *value, struct request *request)
+{
+    static const struct {
+        const char *option, *value;
+        enum smi_mode mode;
+        unsigned number;
+    } rows[] = {
+        {"-c", "DEFAULT", SMI_MODE_COMPUTE, 0},     {"-c", "0", SMI_MODE_COMPUTE, 0},     {"-c", "PROHIBITED", SMI_MODE_COMPUTE, 2},
+        {"-c", "2", SMI_MODE_COMPUTE, 2},           {"-c", "3", SMI_MODE_COMPUTE, 3},     {"-c", "EXCLUSIVE_PROCESS", SMI_MODE_COMPUTE, 3},
+        {"-pm", "0", SMI_MODE_PERSISTENCE, 0},      {"-pm", "1", SMI_MODE_PERSISTENCE, 1}, {"-mig", "0", SMI_MODE_MIG, 0},
+        {"-mig", "1", SMI_MODE_MIG, 1},
+    };
+    for (size_t i = 0; value && i < sizeof rows / sizeof rows[0]; i++)
+        if (!strcmp(rows[i].option, option) && !strcmp(rows[i].value, value)) {
+            request->action = ACTION_SET;
+            request->mode = rows[i].mode;
+            request->mode_value = rows[i].number;
+            return true;
+        }
+    return false;
+}
 
 /* 0, or an exit code after saying why. */
 static int parse(int count, char **words, struct request *request)
@@ -138,6 +164,8 @@ static int parse(int count, char **words, struct request *request)
         } else if (!strcmp(word, "-h") || !strcmp(word, "--help")) {
             fputs(g_usage, stdout);
             return -1;
+        } else if (parse_mode(word, words[i + 1], request)) {
+            i++;
         } else {
             printf("Invalid combination of input arguments. Please run 'nvidia-smi -h' for help.\n\n");
             return 2;
@@ -150,10 +178,22 @@ static int parse(int count, char **words, struct request *request)
     return 0;
 }
 
+static int set_mode(const struct smi_card *card, const struct request *request)
+{
+    static const char *const names[] = {[SMI_MODE_COMPUTE] = "compute", [SMI_MODE_PERSISTENCE] = "persistence", [SMI_MODE_MIG] = "MIG"};
+    nvmlReturn_t result = smi_set_mode(card, request->mode, request->mode_value);
+    if (result == NVML_SUCCESS)
+        printf("Set %s mode to %u for GPU %s.\n", names[request->mode], request->mode_value, card->bus_id);
+    else
+        printf("Unable to set %s mode for GPU %s: error %d\n", names[request->mode], card->bus_id, result);
+    return result;
+}
+
 static int answer(const struct request *request)
 {
     const unsigned count = smi_count();
     unsigned shown = 0;
+    int result = 0;
     if (request->action >= ACTION_QUERY_CARDS && smi_print_header(request->fields, &request->format, request->action == ACTION_QUERY_CARDS))
         return 2;
     if (request->action == ACTION_DETAILS)
@@ -169,6 +209,8 @@ static int answer(const struct request *request)
             print_list(&card);
         else if (request->action == ACTION_DETAILS)
             smi_print_details(&card);
+        else if (request->action == ACTION_SET)
+            result = set_mode(&card, request) ? 3 : result;
         else if (request->action == ACTION_QUERY_CARDS)
             smi_print_row(&card, request->fields, &request->format);
         else if (request->action == ACTION_QUERY_PROCESSES)
@@ -179,7 +221,7 @@ static int answer(const struct request *request)
     if (request->action == ACTION_TABLE && count)
         print_table_processes(request->selection);
     if (shown)
-        return 0;
+        return result;
     puts(request->selection && count ? "No devices were found matching the given id" : "No devices were found");
     return 6;
 }

@@ -164,3 +164,17 @@ unsigned smi_processes(const struct smi_card *card, struct smi_process *list)
     }
     return count;
 }
+
+nvmlReturn_t smi_set_mode(const struct smi_card *card, enum smi_mode which, unsigned value)
+{
+    nvmlReturn_t status = NVML_SUCCESS, result;
+    switch (which) {
+    case SMI_MODE_COMPUTE:
+        return CALL(nvmlDeviceSetComputeMode, (nvmlDevice_t, unsigned), card->handle, value);
+    case SMI_MODE_PERSISTENCE:
+        return CALL(nvmlDeviceSetPersistenceMode, (nvmlDevice_t, unsigned), card->handle, value);
+    default:
+        result = CALL(nvmlDeviceSetMigMode, (nvmlDevice_t, unsigned, nvmlReturn_t *), card->handle, value, &status);
+        return result != NVML_SUCCESS ? result : status;
+    }
+}

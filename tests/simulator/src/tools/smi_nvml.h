@@ -22,6 +22,10 @@ struct smi_card {
     unsigned long long total_mib, used_mib, free_mib, reserved_mib;
 };
 
+/* nvidia-smi -c, -pm, -mig: NVML's answer to setting the mode. */
+enum smi_mode { SMI_MODE_COMPUTE, SMI_MODE_PERSISTENCE, SMI_MODE_MIG };
+nvmlReturn_t smi_set_mode(const struct smi_card *card, enum smi_mode which, unsigned value);
+
 unsigned smi_count(void);
 bool smi_read(unsigned index, struct smi_card *ret_card);
 const char *smi_driver_version(void);

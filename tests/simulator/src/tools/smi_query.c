@@ -3,6 +3,7 @@
 
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -12,6 +13,7 @@ struct field {
     const char *name, *alias, *unit;
     enum type type;
     size_t offset;
+    unsigned since_branch; /* first driver whose nvidia-smi knows it; 0 = older than all that matter here */
 };
 
 #define AT(member) offsetof(struct smi_card, member)
@@ -27,7 +29,7 @@ static const struct field g_fields[] = {
     {"memory.total", "", "MiB", TYPE_MIB, AT(total_mib)},
     {"memory.used", "", "MiB", TYPE_MIB, AT(used_mib)},
     {"memory.free", "", "MiB", TYPE_MIB, AT(free_mib)},
-    {"memory.reserved", "", "MiB", TYPE_MIB, AT(reserved_mib)},
+    {"memory.reserved", "", "MiB", TYPE_MIB, AT(reserved_mib), 510},
     {"utilization.gpu", "", "%", TYPE_NUMBER, AT(gpu_percent)},
     {"utilization.memory", "", "%", TYPE_NUMBER, AT(memory_percent)},
     {"temperature.gpu", "", "", TYPE_NUMBER, AT(temperature_c)},
@@ -40,21 +42,28 @@ static const struct field g_fields[] = {
     {"clocks.max.mem", "clocks.max.memory", "MHz", TYPE_NUMBER, AT(memory_max_mhz)},
     {"pstate", "", "", TYPE_TEXT, AT(pstate)},
     {"compute_mode", "", "", TYPE_TEXT, AT(compute_mode)},
-    {"compute_cap", "", "", TYPE_TEXT, AT(compute_capability)},
+    {"compute_cap", "", "", TYPE_TEXT, AT(compute_capability), 510}, /* 470.256.02 refuses it: huggingface/candle#733 */
     {"persistence_mode", "", "", TYPE_TEXT, AT(persistence)},
     {"ecc.mode.current", "", "", TYPE_TEXT, AT(ecc)},
-    {"mig.mode.current", "", "", TYPE_TEXT, AT(mig_mode)},
-    {"mig.mode.pending", "", "", TYPE_TEXT, AT(mig_pending)},
+    {"mig.mode.current", "", "", TYPE_TEXT, AT(mig_mode), 450},
+    {"mig.mode.pending", "", "", TYPE_TEXT, AT(mig_pending), 450},
 };
 enum { FIELD_COUNT = sizeof g_fields / sizeof g_fields[0] };
 
 static const char *const g_process_fields[] = {"pid", "process_name", "name", "used_memory", "used_gpu_memory", "gpu_uuid", "gpu_name",
                                                "gpu_bus_id", NULL};
 
+static bool exists(const struct field *field)
+{
+    return strtoul(smi_driver_version(), NULL, 10) >= field->since_branch;
+}
+
 static const struct field *find_field(const char *name)
 {
     for (size_t i = 0; i < FIELD_COUNT; i++)
-        if (!strcmp(g_fields[i].name, name) || (*g_fields[i].alias && !strcmp(g_fields[i].alias, name)))
+        if (!exists(&g_fields[i]))
+            continue;
+        else if (!strcmp(g_fields[i].name, name) || (*g_fields[i].alias && !strcmp(g_fields[i].alias, name)))
             return &g_fields[i];
     return NULL;
 }
