@@ -30,7 +30,7 @@
 #define OBSERVATION_AGE_NS UINT64_C(5000000000) /* NVML's word counts so long */
 #define MEASURED_MAX_NS UINT64_C(600000000000)  /* a kernel above 10 minutes counts as 10 minutes */
 #define MEMORY_NS UINT64_C(2500000000) /* over which NVML's and our own sums are compared */
-#define MEMORY_SEGMENTS 64u            /* but at least over so many of the longest segments */
+#define MEMORY_SEGMENTS 32u            /* but at least over so many of the longest segments */
 #define SUM_MAX_NS (UINT64_C(1) << 40)
 #define CHANGE_SHARE 32u /* a window that is apart from the past by more than 3 % of its length tells of a change: */
 #define CHANGE_KEEP 250u /* so much of the past, per mille, is then kept */
@@ -198,7 +198,7 @@ static struct contention read_contention(const struct tf_limit_state *state, uin
      * proportion, which is off by a part of its length */
     if (get(state->unseen) >= UNSEEN_MAX) /* NVML sees nothing of us: it looks at another process */
         return none;
-    if (measured == 0 || estimated == 0 || apart <= window * 6 / 1000 + min_u64(get(state->longest_ns), MEASURED_MAX_NS) / 4 + BUCKET_NS / 64)
+    if (measured == 0 || estimated == 0 || apart <= (window * 6 / 1000 + min_u64(get(state->longest_ns), MEASURED_MAX_NS) / 4 + BUCKET_NS / 64) / (get(state->contended_since_ns) != 0 ? 2 : 1))
         return none;
     if (busy > measured)
         return (struct contention){(uint32_t)min_u64((busy << 16) / measured, ONE + ONE / 20), ONE, 0, 1};
