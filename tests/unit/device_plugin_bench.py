@@ -253,6 +253,11 @@ class FakeCluster:
             self._tell("pods", kind, self.pods[key])
         return found
 
+    def put_unseen(self, found: dict[str, Any]) -> None:
+        """Create a pod that no watch is told of."""
+        with self.lock:
+            self.pods[(found["metadata"]["namespace"], found["metadata"]["name"])] = copy.deepcopy(found)
+
     def change(self, found: dict[str, Any], **status: Any) -> None:
         """Set phase, deletionTimestamp or annotations of a pod."""
         with self.lock:

@@ -295,6 +295,31 @@ class TestASlotNeverChangesHands:
             bench.kubelet.start(first)
 
 
+class TestAWatchThatLagsBehind:
+    def test_a_pod_that_only_prestart_has_seen_is_booked_and_kept(self, bench: Bench) -> None:
+        bench.start()
+        found = pod("early", card=CARD_B)
+        bench.cluster.put_unseen(found)
+        bench.kubelet.admit(found)
+        assert slices(bench.kubelet.start(found)) == [(CARD_B, 8192, 10)]
+        bench.run(pod("other"))
+        assert found["metadata"]["uid"] in bench.plugin.binder.ledger.bookings
+        bench.clock.advance(60)
+        bench.plugin.round()
+        assert found["metadata"]["uid"] in bench.plugin.binder.ledger.bookings
+
+    def test_a_pod_that_was_deleted_meanwhile_does_not_stay_for_ever(self, bench: Bench) -> None:
+        bench.start()
+        found = pod("ghost", card=CARD_B)
+        bench.cluster.put_unseen(found)
+        bench.kubelet.admit(found)
+        bench.kubelet.start(found)
+        bench.cluster.pods.clear()  # its DELETED event came before PreStart had read the answer
+        bench.clock.advance(60)
+        bench.plugin.round()
+        assert bench.plugin.binder.ledger.bookings == {} and bench.plugin.binder.pods == {}
+
+
 class TestPodsThatBypassTheScheduler:
     @pytest.mark.parametrize(
         ("change", "words"),

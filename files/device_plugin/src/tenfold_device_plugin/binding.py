@@ -83,6 +83,7 @@ class Binder:
                 self._departs(found["metadata"]["uid"])
             else:
                 self.pods[found["metadata"]["uid"]] = found
+                self._fetched.pop(found["metadata"]["uid"], None)
             self._settle()
 
     def settle(self) -> None:
@@ -106,6 +107,8 @@ class Binder:
                 self._departs(uid)
         for uid in (set(self.ledger.bookings) | set(self.ledger.refusals)) - set(listed) - set(self._departed):
             self._departed[uid] = self.parts.clock.monotonic()  # gone while we were not looking
+        # What the list shows is confirmed; what is only kept stays in doubt.
+        self._fetched = {uid: at for uid, at in self._fetched.items() if uid in self.pods and listed.get(uid) is self.pods[uid]}
         self.pods = listed
         self.synced = True
 
@@ -301,8 +304,9 @@ class Binder:
         """The pod's booking; made now if need be, after waiting for pods that are leaving (without the lock), then on another card."""
         with self.changed:
             if pod is not None:
+                if uid not in self.pods:
+                    self._fetched[uid] = self.parts.clock.monotonic()
                 self.pods[uid] = pod
-                self._fetched[uid] = self.parts.clock.monotonic()
             while True:
                 booking = self.ledger.bookings.get(uid)
                 if booking is not None and (pod is None or self._cards_are_present(booking)):
@@ -384,6 +388,24 @@ class Binder:
                 for uid, pod in self.pods.items()
                 if uid not in self.ledger.bookings and uid not in self.ledger.refusals and self._wants_booking(pod)
             ]
+
+    def verify_fetched(self) -> None:
+        """Ask again for pods that PreStart has fetched and the watch never showed: their deletion may have been in between.
+
+        Errors: ClusterUnavailable, LedgerError.
+        """
+        now = self.parts.clock.monotonic()
+        with self.changed:
+            doubtful = [self.pods[uid] for uid, at in self._fetched.items() if now - at >= FETCHED_SECONDS and uid in self.pods]
+        for pod in doubtful:
+            uid = pod["metadata"]["uid"]
+            found = self.parts.cluster.pod(pod["metadata"]["namespace"], pod["metadata"]["name"])
+            with self.changed:
+                if found is not None and found["metadata"]["uid"] == uid:
+                    self._fetched[uid] = now
+                elif uid in self._fetched:
+                    self._departs(uid)
+                    self._settle()
 
     def lacking_allocate(self) -> list[JsonObject]:
         """Bound pods for which the kubelet has not called Allocate yet: they would fail for good without us.

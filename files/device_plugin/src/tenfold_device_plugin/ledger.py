@@ -39,7 +39,7 @@ class Ledger:
 
     @classmethod
     def load(cls, folder: Path) -> Ledger:
-        """The ledger in ``folder``, an empty one where there is none. ``recovered_from`` says which damaged file was passed over.
+        """The ledger in ``folder``, an empty one where there is none. ``recovered_from`` says which file was damaged or missing.
 
         Errors: LedgerError when no version can be read: slot names would be forgotten, so an operator must look.
         """
@@ -48,15 +48,18 @@ class Ledger:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise LedgerError(f"cannot create the state folder '{folder}': {error.strerror}") from error
-        problems = []
-        present = [path for path in (folder / FILE_NAME, folder / PREVIOUS_NAME) if path.exists()]
-        for path in present:
+        missing: list[str] = []
+        problems: list[str] = []
+        for path in (folder / FILE_NAME, folder / PREVIOUS_NAME):
             try:
                 ledger._take(json.loads(path.read_text(encoding="utf-8")))
+            except FileNotFoundError:
+                missing.append(f"'{path}' is missing")
+                continue
             except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
                 problems.append(f"'{path}' is damaged ({type(error).__name__}: {error})")
                 continue
-            ledger.recovered_from = "; ".join(problems)
+            ledger.recovered_from = "; ".join(missing + problems)
             return ledger
         if problems:
             raise LedgerError(

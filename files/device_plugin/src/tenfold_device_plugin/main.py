@@ -134,6 +134,7 @@ class Plugin:
             self._api_step(name, action)
         self._step("kubelet", self._register)
         if self._is_due("collect", self.settings.collect_seconds):
+            self._api_step("fetched", self.binder.verify_fetched)
             self._step("collect", self.collector.collect)
         self._api_step("events", self.reporter.flush)
         self._last_round = self.clock.monotonic()
