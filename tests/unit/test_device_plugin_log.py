@@ -8,6 +8,7 @@ import logging
 from collections.abc import Iterator
 
 import pytest
+
 from tenfold_device_plugin import log
 
 
@@ -24,7 +25,7 @@ def stream() -> Iterator[io.StringIO]:
 def test_a_line_carries_its_sentence_and_identity_without_empty_fields(stream: io.StringIO) -> None:
     log.say(logging.WARNING, "pod a/b: moved", pod="b", uid=None)
     line = json.loads(stream.getvalue())
-    assert line.pop("time").endswith("Z")
+    assert line.pop("time").endswith("+00:00")
     assert line == {"level": "warning", "message": "pod a/b: moved", "pod": "b"}
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-import time
+from datetime import datetime, timezone
 from typing import Any, TextIO
 
 __all__ = ["configure", "say"]
@@ -18,11 +18,9 @@ _IDENTITY = "tenfold_identity"
 
 
 class _JsonLines(logging.Formatter):
-    converter = time.gmtime
-
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
-            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S") + f".{int(record.msecs):03d}Z",
+            "time": datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "message": record.getMessage(),
         }
