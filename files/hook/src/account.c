@@ -18,6 +18,9 @@
 
 enum { REAPER_LANE = TENFOLD_LANES_MAX - 1, SEQUENCE_MAX = 511 };
 
+/* Rounds of yielding before a lane counts as abandoned: seconds where threads wait for a processor, well under one where none does. */
+enum { PATIENCE_TRIES = 1 << 20 };
+
 /* The region is plain memory in the header; every access here is atomic. */
 static uint64_t word_load(const uint64_t *word) { return __atomic_load_n(word, __ATOMIC_SEQ_CST); }
 static void word_store(uint64_t *word, uint64_t value) { __atomic_store_n(word, value, __ATOMIC_RELEASE); }
@@ -121,8 +124,11 @@ static uint32_t take_lane(struct tenfold_slot *slot)
             preferred = lane;
             return lane;
         }
-        if (tries % REAPER_LANE == REAPER_LANE - 1)
-            sched_yield(); /* seven threads of this very process are between two instructions */
+        if (tries % REAPER_LANE != REAPER_LANE - 1)
+            continue;
+        sched_yield(); /* seven threads of this very process are between two instructions */
+        if (tries > PATIENCE_TRIES) /* nobody is there: somebody scribbled on the region */
+            word_swap(&slot->lanes[lane], entry, entry & ~TENFOLD_LANE_TAKEN_BIT);
     }
 }
 
