@@ -27,8 +27,12 @@ static inline int old_libc_memfd_create(const char *name, unsigned flags)
 }
 
 /* Put into the file that calls pthread_create. Sanitizers bring their own. */
-#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define OLD_LIBC_PTHREAD_CREATE
+#elif defined(__x86_64__)
 #define OLD_LIBC_PTHREAD_CREATE __asm__(".symver pthread_create,pthread_create@GLIBC_2.2.5");
+#elif defined(__aarch64__)
+#define OLD_LIBC_PTHREAD_CREATE __asm__(".symver pthread_create,pthread_create@GLIBC_2.17");
 #else
 #define OLD_LIBC_PTHREAD_CREATE
 #endif
