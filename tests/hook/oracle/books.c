@@ -1,6 +1,8 @@
 /* books.c - ledger against truth (contract: books.h). */
 #include "books.h"
 
+#include "../../../files/hook/src/config_page.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -43,10 +45,33 @@ int books_open(struct books *books, const char *machine_path, const char *slot, 
                  devices);
         return -1;
     }
-    for (uint32_t device = 0; device < devices; device++)
+    snprintf(books->slot, sizeof books->slot, "%s", slot);
+    for (uint32_t device = 0; device < devices; device++) {
         if (find_gpu(books, device) < 0)
             return -1;
+        books->limit_bytes[device] = books_limit_bytes(books, device);
+    }
     return 0;
+}
+
+int books_set_limits(struct books *books, uint32_t divisor)
+{
+    char path[1024];
+    struct tenfold_config_copy page;
+    uint32_t abi;
+    snprintf(path, sizeof path, "%s/config", books->slot);
+    int fd = open(path, O_RDWR | O_CLOEXEC), error = fd < 0 ? -errno : tf_config_read(books->page, &page, &abi);
+    for (uint32_t index = 0; !error && index < page.gpu_count; index++)
+        for (uint32_t device = 0; device < books->devices; device++)
+            if (strcmp(page.gpus[index].uuid, books->machine.state->cards[device].uuid_text) == 0)
+                page.gpus[index].memory_limit_bytes = books->limit_bytes[device] / divisor;
+    if (!error)
+        error = tf_config_write(fd, &page);
+    if (error)
+        snprintf(books->problem, sizeof books->problem, "cannot change the page in %.200s: %s", books->slot, strerror(-error));
+    if (fd >= 0)
+        close(fd);
+    return error ? -1 : 0;
 }
 
 static uint64_t ledger_word(const uint64_t *word) { return __atomic_load_n(word, __ATOMIC_SEQ_CST) & TENFOLD_BYTES_MASK; }
@@ -117,7 +142,7 @@ int books_check_order(struct books *books)
     int result = 0;
     state_lock(&books->machine);
     for (uint32_t device = 0; device < books->devices && result == 0; device++) {
-        uint64_t ledger = books_ledger_bytes(books, device), limit = books_limit_bytes(books, device);
+        uint64_t ledger = books_ledger_bytes(books, device), limit = books->limit_bytes[device];
         state_reap(&books->machine);
         uint64_t truth = truth_locked(books, device);
         if (truth > ledger)

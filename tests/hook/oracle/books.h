@@ -18,6 +18,8 @@ struct books {
     const struct tenfold_header *page;
     uint32_t devices;
     uint32_t gpu_of_card[DEVICES_MAX]; /* index in the ledger */
+    char slot[512];
+    uint64_t limit_bytes[DEVICES_MAX]; /* as they were at the opening */
     char problem[512];
 };
 
@@ -28,7 +30,10 @@ uint64_t books_limit_bytes(const struct books *books, uint32_t device);
 uint64_t books_ledger_bytes(const struct books *books, uint32_t device);
 uint64_t books_truth_bytes(struct books *books, uint32_t device); /* all live processes, without pools' reserves; reaps the dead */
 
-/* At any time: truth <= ledger <= limit for the container. -1 with books->problem. */
+/* Puts 1 / divisor of the opening's limits in force for running processes. -1 with books->problem. */
+int books_set_limits(struct books *books, uint32_t divisor);
+
+/* At any time: truth <= ledger <= the opening's limit for the container. -1 with books->problem. */
 int books_check_order(struct books *books);
 
 /* At rest: every process of the board has in the ledger exactly what it has on the card, and nobody else has anything. A pid of 0 is an

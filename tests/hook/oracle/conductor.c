@@ -32,7 +32,7 @@ struct conductor conductor = {.devices = 2, .processes = 1, .threads = 1, .round
                               .symbol = "", .operation = "alloc", .seed = 1};
 static pid_t pids[SEATS];
 static pthread_t watcher;
-static _Atomic bool is_watching;
+static _Atomic bool is_watching, is_flapping;
 static _Atomic uint64_t watched;
 static char watcher_problem[sizeof ((struct books *)0)->problem];
 
@@ -207,7 +207,7 @@ void conductor_settle(void)
     struct partner partner;
     int result;
     uint64_t limit = books_limit_bytes(&conductor.books, 0);
-    if (partner_start(&conductor.crew, &partner, &result) < 0)
+    if (partner_start(&conductor.crew, "dialogue", &partner, &result) < 0)
         conductor_leave(1, "a process that starts after all others are gone cannot open its card");
     if (partner_ask(&partner, "alloc %llu\n", limit + BLOCK_BYTES) != CUDA_ERROR_OUT_OF_MEMORY)
         conductor_leave(1, "an allocation above the limit was not refused with OUT_OF_MEMORY");
@@ -239,14 +239,35 @@ static void drain_and_leave(void)
     }
 }
 
+static void *flap(void *unused)
+{
+    (void)unused;
+    for (uint32_t turn = 1; atomic_load(&is_flapping); turn++) {
+        if (books_set_limits(&conductor.books, turn % 2 ? 4 : 1) < 0)
+            break;
+        usleep(10000);
+    }
+    return NULL;
+}
+
+/* With --flap, all limits go down to a quarter and up again a hundred times a second while the work goes on. */
 static void play_rounds(void)
 {
+    pthread_t flapper;
     for (uint32_t seat = 0; seat < conductor.processes; seat++)
         start_worker(seat);
+    atomic_store(&is_flapping, conductor.flap != 0);
+    if (conductor.flap && pthread_create(&flapper, NULL, flap, NULL) != 0)
+        conductor_leave(2, "cannot start the thread that changes limits");
     for (uint32_t round = 0; round < conductor.rounds; round++) {
         wait_for_rest(start_round(ORDER_WORK, conductor.operations));
         compare();
     }
+    atomic_store(&is_flapping, false);
+    if (conductor.flap)
+        pthread_join(flapper, NULL);
+    if (books_set_limits(&conductor.books, 1) < 0)
+        conductor_leave(2, conductor.books.problem);
     drain_and_leave();
     conductor_settle();
 }
@@ -330,7 +351,7 @@ static int read_options(int argc, char **argv)
         {"--driver", .text = &conductor.crew.driver}, {"--worker", .text = &conductor.crew.worker}, {"--symbol", .text = &conductor.symbol},
         {"--operation", .text = &conductor.operation}, {"--devices", .number = &conductor.devices}, {"--processes", .number = &conductor.processes},
         {"--threads", .number = &conductor.threads}, {"--rounds", .number = &conductor.rounds}, {"--kinds", .number = &conductor.kinds},
-        {"--stride", .number = &conductor.stride}, {"--seed", .wide = &conductor.seed}, {"--operations", .wide = &conductor.operations},
+        {"--stride", .number = &conductor.stride}, {"--flap", .number = &conductor.flap}, {"--seed", .wide = &conductor.seed}, {"--operations", .wide = &conductor.operations},
         {"--kills", .wide = &conductor.kills}, {"--first", .wide = &conductor.first},
     };
     for (int index = 2; index + 1 < argc; index += 2) {

@@ -32,7 +32,7 @@ pid_t crew_start_seat(const struct crew *crew, uint32_t seat)
     return pid;
 }
 
-int partner_start(const struct crew *crew, struct partner *ret_partner, int *ret_result)
+int partner_start(const struct crew *crew, const char *manner, struct partner *ret_partner, int *ret_result)
 {
     int to[2], from[2];
     if (pipe2(to, O_CLOEXEC) != 0 || pipe2(from, O_CLOEXEC) != 0)
@@ -41,7 +41,7 @@ int partner_start(const struct crew *crew, struct partner *ret_partner, int *ret
     if (pid == 0) {
         dup2(to[0], STDIN_FILENO);
         dup2(from[1], STDOUT_FILENO);
-        become(crew, (char *[]){(char *)crew->worker, "dialogue", NULL});
+        become(crew, (char *[]){(char *)crew->worker, (char *)manner, NULL});
     }
     close(to[0]);
     close(from[1]);

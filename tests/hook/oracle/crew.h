@@ -23,8 +23,8 @@ struct partner {
     int to, from;
 };
 
-/* 0, or -1: it did not open its card; *ret_result tells what the driver said. */
-int partner_start(const struct crew *crew, struct partner *ret_partner, int *ret_result);
+/* `manner` is "dialogue" or "late" (worker.c). 0, or -1: it did not open its card; *ret_result tells what the driver said. */
+int partner_start(const struct crew *crew, const char *manner, struct partner *ret_partner, int *ret_result);
 
 void partner_send(const struct partner *partner, const char *line);
 

@@ -2,7 +2,6 @@
 #include "dialogue.h"
 
 #include <signal.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,21 +41,32 @@ static CUresult release(void)
     return result;
 }
 
-int dialogue(void)
+/* The whole way of a process into its slice: cuInit, context, first allocation. */
+static CUresult attach(size_t bytes)
+{
+    CUresult result = open_card();
+    return result == CUDA_SUCCESS ? allocate(bytes) : result;
+}
+
+static CUresult perform(const char *what, size_t bytes)
+{
+    return strcmp(what, "alloc") == 0 ? allocate(bytes) : strcmp(what, "attach") == 0 ? attach(bytes) : release();
+}
+
+int dialogue(bool opens_card)
 {
     char line[128], word[32], what[32];
     unsigned long long bytes = 0;
     if (cuda_api_load(&cuda) != 0)
         return 3;
-    printf("%d\n", open_card());
+    printf("%d\n", opens_card ? open_card() : CUDA_SUCCESS);
     fflush(stdout);
     while (fgets(line, sizeof line, stdin)) {
         size_t free_bytes = 0, total_bytes = 0;
         CUresult result = -1;
         if (sscanf(line, "stop %31s %llu", what, &bytes) == 2) {
-            bool is_alloc = strcmp(what, "alloc") == 0;
             raise(SIGSTOP);
-            result = is_alloc ? allocate(bytes) : release();
+            result = perform(what, bytes);
             raise(SIGSTOP);
         } else if (sscanf(line, "alloc %llu", &bytes) == 1) {
             result = allocate(bytes);

@@ -163,6 +163,13 @@ def rounds(processes: int, threads: int, count: int, operations: int, *kinds: st
     return Scenario(name, "rounds", kinds, {"processes": processes, "threads": threads, "rounds": count, "operations": operations})
 
 
+def flapping(processes: int, threads: int, count: int, operations: int) -> Scenario:
+    options: dict[str, int | str] = {"processes": processes, "threads": threads, "rounds": count, "operations": operations, "flap": 1}
+    return Scenario(
+        f"limits change 100 times a second, {processes} x {threads}, {count} rounds of {operations} operations", "rounds", (), options
+    )
+
+
 def on_driver(driver: str) -> Scenario:
     options: dict[str, int | str] = {"processes": 2, "threads": 4, "rounds": 4, "operations": 400}
     return Scenario(f"driver {driver}, 2 x 4, 4 rounds of 400 operations", "rounds", (), options, driver=driver)
@@ -196,6 +203,7 @@ def quick() -> list[Scenario]:
         rounds(8, 4, 3, 150),
         rounds(32, 1, 2, 100),
         *injected(2, 60),
+        flapping(4, 2, 2, 600),
         storm(8, 4, 60),
         step("alloc", 173),
         step("free", 173),
@@ -213,8 +221,10 @@ def full() -> list[Scenario]:
         *(rounds(processes, threads, 5, max(1, 18000 // (processes * threads))) for processes, threads in sizes),
         *(on_driver(driver) for driver in ("418", "450", "470", "525", "580", "620")),
         *injected(8, 150),
+        flapping(4, 4, 10, 2000),
         *(storm(processes, threads, kills) for processes, threads, kills in ((8, 1, 400), (8, 16, 200), (32, 4, 100))),
         step("alloc", 11),
         step("free", 11),
+        step("attach", 7001),
         step("reap", 1009),
     ]

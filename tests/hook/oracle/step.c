@@ -4,6 +4,7 @@
  * in steps of --stride. At every other n a neighbour allocates and frees while the victim is stopped, so that the hook's helping is exercised
  * too. Then the neighbour makes the hook look for the dead: exactly the neighbour's own bytes must remain.
  *   --operation alloc | free   of a block
+ *   --operation attach         the way into the slice: cuInit, context, first allocation
  *   --operation reap           a process that is about to give a dead one's memory back is killed itself */
 #include <errno.h>
 #include <signal.h>
@@ -27,11 +28,11 @@ static void fail_at(uint64_t instructions, const char *problem)
     conductor_leave(1, text);
 }
 
-static struct partner start_partner(void)
+static struct partner start_partner(const char *manner)
 {
     struct partner partner;
     int result;
-    if (partner_start(&conductor.crew, &partner, &result) < 0)
+    if (partner_start(&conductor.crew, manner, &partner, &result) < 0)
         conductor_leave(1, "a process under the hook cannot open its card");
     return partner;
 }
@@ -83,7 +84,7 @@ static void verify(uint64_t instructions)
 
 static void leave_a_corpse(void)
 {
-    struct partner corpse = start_partner();
+    struct partner corpse = start_partner("dialogue");
     for (int block = 0; block < 2; block++)
         if (partner_ask(&corpse, "alloc %llu\n", VICTIM_BYTES) != CUDA_SUCCESS)
             conductor_leave(1, "a small allocation was refused");
@@ -94,16 +95,16 @@ static void leave_a_corpse(void)
 static bool kill_after(uint64_t instructions)
 {
     char line[64];
-    bool is_free = strcmp(conductor.operation, "free") == 0, is_reap = strcmp(conductor.operation, "reap") == 0;
-    struct partner victim = start_partner();
-    int result = partner_ask(&victim, "alloc %llu\n", VICTIM_BYTES);
+    bool is_reap = strcmp(conductor.operation, "reap") == 0, is_attach = strcmp(conductor.operation, "attach") == 0;
+    struct partner victim = start_partner(is_attach ? "late" : "dialogue");
+    int result = is_attach ? CUDA_SUCCESS : partner_ask(&victim, "alloc %llu\n", VICTIM_BYTES);
     if (result != CUDA_SUCCESS)
         fail_at(instructions, result < 0 ? "before the kill, a small allocation got no answer in 5 s" : "before the kill, a small allocation was refused");
     if (is_reap)
         leave_a_corpse();
     if (ptrace(PTRACE_SEIZE, victim.pid, NULL, NULL) != 0)
         conductor_leave(77, "this machine does not let a parent trace its child");
-    snprintf(line, sizeof line, "stop %s %llu\n", is_free ? "free" : "alloc",
+    snprintf(line, sizeof line, "stop %s %llu\n", is_reap ? "alloc" : conductor.operation,
              (unsigned long long)(is_reap ? books_limit_bytes(&conductor.books, 0) : VICTIM_BYTES));
     partner_send(&victim, line);
     bool stands = walk(victim.pid, instructions) == 1;
@@ -117,7 +118,7 @@ static bool kill_after(uint64_t instructions)
 
 void step_play(void)
 {
-    neighbour = start_partner();
+    neighbour = start_partner("dialogue");
     if (partner_ask(&neighbour, "alloc %llu\n", BLOCK_BYTES) != CUDA_SUCCESS || partner_ask(&neighbour, "alloc %llu\n", SMALL_BYTES) != CUDA_SUCCESS)
         conductor_leave(1, "a small allocation was refused");
     verify(0);

@@ -2,7 +2,7 @@
  *
  * Runs with the hook preloaded. Owns a table of live objects that all its threads share, so that one thread drops what another made.
  *   worker BOARD-FD SEAT            takes part in rounds (board.h)
- *   worker hold BYTES               holds that much on card 0 and answers commands on stdin (dialogue.c)
+ *   worker dialogue | late          opens card 0 (late: not yet) and does what it is told on stdin (dialogue.h)
  * Next: objects.c for the kinds. */
 #include <errno.h>
 #include <limits.h>
@@ -220,10 +220,10 @@ static int take_part(int board_fd, uint32_t seat)
 
 int main(int argc, char **argv)
 {
-    if (argc == 2 && strcmp(argv[1], "dialogue") == 0)
-        return dialogue();
+    if (argc == 2 && (strcmp(argv[1], "dialogue") == 0 || strcmp(argv[1], "late") == 0))
+        return dialogue(strcmp(argv[1], "late") != 0);
     if (argc != 3) {
-        fprintf(stderr, "usage: worker BOARD-FD SEAT | worker dialogue\n");
+        fprintf(stderr, "usage: worker BOARD-FD SEAT | worker dialogue | worker late\n");
         return 2;
     }
     return take_part(atoi(argv[1]), (uint32_t)atoi(argv[2]));
