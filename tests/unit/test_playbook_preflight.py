@@ -121,3 +121,11 @@ def test_tiers_of_a_fleet_are_proved_with_no_host_reachable(fleet: Fleet) -> Non
     result = fleet.play("--tags", "tiers", changes="gpu_node_cards: [{card: a800-80gb, count: 8}]\n")
     assert result.returncode == 0, result.stdout
     assert "on 24 cards of 3 nodes" in words(result)
+
+
+def test_the_articles_keys_are_mapped_and_answered_with_the_arithmetic(fleet: Fleet) -> None:
+    fleet.node("gpu-a")
+    result = fleet.play("--tags", "tiers", changes="slice_tiers_article: {deviceMemoryScaling: 256, gpuMemoryFactor: 10}\n")
+    assert result.returncode == 0, result.stdout
+    assert "deviceMemoryScaling: 256 is taken as memory_granularity_mib: 256" in words(result)
+    assert "65536 entries" in words(result)
