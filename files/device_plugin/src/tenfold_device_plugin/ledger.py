@@ -2,7 +2,7 @@
 
 Owns the file ``ledger.json`` in the state folder: written whole, flushed to the disk and renamed before anyone hears of the change, with
 the version before it kept beside (``ledger.previous.json``). It survives the plugin, the kubelet and the boot, because the kubelet
-re-uses old answers to Allocate after all three. Decisions are ``state``'s and ``booking``'s; callers hold ``binding``'s lock.
+re-uses old answers to Allocate after all three. Decisions are ``state``'s and ``claim``'s; callers hold ``bookings``' lock.
 """
 
 from __future__ import annotations

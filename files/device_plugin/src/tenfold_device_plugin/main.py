@@ -22,7 +22,8 @@ import grpc
 from . import log
 from ._domain import wire
 from .advertise import Advertiser
-from .binding import Binder, Parts
+from .binding import Binder
+from .bookings import Parts
 from .catalogues import Catalogues, reachable
 from .cdi import CdiFolder, NvidiaSpec
 from .clock import Clock, SystemClock

@@ -1,7 +1,7 @@
 """Values of late binding and the decisions over them. Pure: no file, no socket, no clock.
 
 Owns what a booking and a slot are, how much of a card is booked, what capacity the node shows, which ids exist and which are preferred.
-``ledger`` keeps the values on disk, ``booking`` decides about one pod, ``binding`` carries out. Whether a request fits is the domain's
+``ledger`` keeps the values on disk, ``claim`` decides about one pod, ``binding`` carries out. Whether a request fits is the domain's
 ``fit``.
 """
 

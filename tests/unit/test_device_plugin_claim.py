@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tenfold_device_plugin import booking
+from tenfold_device_plugin import claim
 from tenfold_device_plugin._domain import wire
 from tenfold_device_plugin.errors import PermanentRefusal, Refused
 from tenfold_device_plugin.state import Booking, Card, Terms, card_ledgers
@@ -17,13 +17,13 @@ from tests.unit.device_plugin_bench import CARD_A, CARD_B, CATALOGUE, NODE, assi
 
 CARDS = (Card(0, CARD_A, "NVIDIA A800-SXM4-80GB", 81920), Card(1, CARD_B, "NVIDIA A800-SXM4-80GB", 81920))
 tiers = st.sampled_from([tier.name for tier in CATALOGUE.tiers])
-NODE_FACTS = booking.Node(NODE, CARDS, Terms(CATALOGUE), frozenset({"volcano"}))
+NODE_FACTS = claim.Node(NODE, CARDS, Terms(CATALOGUE), frozenset({"volcano"}))
 
 
 def decide(
-    found: dict[str, Any], *others: Booking, leaving: tuple[str, ...] = (), patient: bool = True, node: booking.Node = NODE_FACTS
+    found: dict[str, Any], *others: Booking, leaving: tuple[str, ...] = (), patient: bool = True, node: claim.Node = NODE_FACTS
 ) -> Booking:
-    return booking.decide(found, node, others, leaving, patient)
+    return claim.decide(found, node, others, leaving, patient)
 
 
 def booked(name: str, tier: str, card: str) -> Booking:
@@ -181,16 +181,16 @@ class TestDesiredAnnotations:
     def test_nothing_is_written_twice(self) -> None:
         found = pod("p", uid="uid-p")
         made = decide(found)
-        found["metadata"]["annotations"].update(booking.desired_annotations(found, made, NODE))
-        assert booking.desired_annotations(found, made, NODE) == {}
+        found["metadata"]["annotations"].update(claim.desired_annotations(found, made, NODE))
+        assert claim.desired_annotations(found, made, NODE) == {}
 
     def test_after_booking_only_the_phase_is_written(self) -> None:
         found = pod("p")
-        assert booking.desired_annotations(found, decide(found), NODE) == {wire.POD_BIND_PHASE_ANNOTATION: wire.BIND_PHASE_SUCCESS}
+        assert claim.desired_annotations(found, decide(found), NODE) == {wire.POD_BIND_PHASE_ANNOTATION: wire.BIND_PHASE_SUCCESS}
 
     def test_a_move_writes_a_consistent_whole(self) -> None:
         found = pod("p", "medium", card=CARD_A)
         moved = decide(found, booked("big", "xlarge", CARD_A))
-        patch = booking.desired_annotations(found, moved, NODE)
+        patch = claim.desired_annotations(found, moved, NODE)
         assert patch[wire.POD_IDS_ANNOTATION] == patch[wire.POD_DEVICES_TO_ALLOCATE_ANNOTATION] == f"{CARD_B},NVIDIA,16384,30:"
         assert patch[wire.POD_BIND_PHASE_ANNOTATION] == wire.BIND_PHASE_SUCCESS
