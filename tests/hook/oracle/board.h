@@ -21,6 +21,7 @@ enum order {
 
 struct seat {
     _Atomic uint32_t arrived; /* last round that came to rest */
+    _Atomic uint32_t worked;  /* last round whose operations are through; with injected errors the worker then waits for `calm` */
     _Atomic uint32_t has_failed;
     _Atomic uint64_t operations, refusals, injected;
     _Atomic uint64_t made[BOARD_KINDS]; /* objects per kind, so that a kind that was never made shows */
@@ -43,6 +44,7 @@ struct board {
     uint32_t threads, kinds, devices;
     uint64_t operations;      /* per thread in this round; UINT64_MAX: until killed */
     int32_t injected_error;   /* a result that workers take for granted; 0 = none */
+    _Atomic uint32_t calm;    /* last round in which nothing fails on purpose any more */
     struct seat seats[SEATS];
     struct offer offers[OFFERS];
 };

@@ -51,6 +51,7 @@ static void *watch(void *unused)
         strcpy(watcher_problem, books.problem);
         return NULL;
     }
+    memcpy(books.limit_bytes, conductor.books.limit_bytes, sizeof books.limit_bytes);
     while (atomic_load(&is_watching)) {
         if (books_check_order(&books) < 0) {
             strcpy(watcher_problem, books.problem);
@@ -283,11 +284,15 @@ static void play_injections(void)
         for (int count = 0; count < 8; count++)
             books_inject(&conductor.books, conductor.symbol, random_below(&random, 40), 1 + random_below(&random, 2), 999);
         uint32_t number = start_round(ORDER_WORK, conductor.operations);
-        /* coming to rest calls the driver too: disarm once the operations are through */
-        double deadline = conductor_seconds() + 2;
-        while (conductor_seconds() < deadline && atomic_load(&conductor.board->seats[0].arrived) != number && !atomic_load(&conductor.board->seats[0].has_failed))
-            usleep(200);
+        /* coming to rest calls the driver too: by then nothing fails any more */
+        for (uint32_t seat = 0; seat < conductor.processes; seat++)
+            while (atomic_load(&conductor.board->seats[seat].worked) != number) {
+                check_failures();
+                check_alive(seat);
+                usleep(200);
+            }
         fired += books_disarm(&conductor.books);
+        atomic_store(&conductor.board->calm, number);
         wait_for_rest(number);
         conductor.board->injected_error = 0;
         compare();

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,6 +14,7 @@
 
 static void become(const struct crew *crew, char *const arguments[])
 {
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* nobody outlives the conductor */
     setenv("LD_PRELOAD", crew->preload, 1);
     setenv("LD_LIBRARY_PATH", crew->driver, 1);
     setenv("TENFOLD_SIM_STATE", crew->machine, 1);

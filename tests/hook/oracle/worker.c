@@ -211,6 +211,9 @@ static int take_part(int board_fd, uint32_t seat)
             return 0;
         pthread_barrier_wait(&begin);
         pthread_barrier_wait(&end);
+        atomic_store(&board->seats[seat].worked, round);
+        while (board->injected_error && atomic_load(&board->calm) != round)
+            usleep(100);
         if ((board->order == ORDER_DRAIN && drop_everything()) || rest())
             return 1;
         atomic_store(&board->seats[seat].arrived, round);
