@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 from typing import Iterator
 
@@ -13,10 +14,15 @@ from .bench import Machine
 
 
 @pytest.fixture(scope="session")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The built driver; TENFOLD_SIM_BUILD names a folder that is kept between runs."""
+def driver() -> Iterator[Path]:
+    """The built driver, in a folder that every user may enter (pytest's own are root's alone); TENFOLD_SIM_BUILD names one that is kept."""
     kept = os.environ.get("TENFOLD_SIM_BUILD")
-    return bench.build(Path(kept) if kept else tmp_path_factory.mktemp("driver"))
+    if kept:
+        yield bench.build(Path(kept))
+        return
+    with tempfile.TemporaryDirectory(prefix="tenfold-driver-") as folder:
+        Path(folder).chmod(0o755)
+        yield bench.build(Path(folder))
 
 
 @pytest.fixture
