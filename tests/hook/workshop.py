@@ -44,7 +44,15 @@ def build_hook(name: str = "hook", source: Path = HOOK_SOURCE, **variables: str)
     return BUILD / name
 
 
-def compile_program(name: str, *, hook_sources: Sequence[str] = (), flags: Sequence[str] = (), suffix: str = "", cc: str = "gcc") -> Path:
+def compile_program(
+    name: str,
+    *,
+    hook_sources: Sequence[str] = (),
+    flags: Sequence[str] = (),
+    link: Sequence[str] = (),
+    suffix: str = "",
+    cc: str = "gcc",
+) -> Path:
     """A test program of tests/hook/c, alone or with some of the hook's own sources; compiled again when something changed."""
     out = BUILD / "programs" / (name + suffix)
     sources = [PROGRAMS / f"{name}.c", *(HOOK_SOURCE / "src" / source for source in hook_sources)]
@@ -72,6 +80,7 @@ def compile_program(name: str, *, hook_sources: Sequence[str] = (), flags: Seque
         "-o",
         str(out),
         *map(str, sources),
+        *link,
         "-pthread",
         "-ldl",
     ]

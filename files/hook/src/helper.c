@@ -40,8 +40,13 @@ static bool start(void)
 {
     typedef int create_type(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
     typedef int detach_type(pthread_t);
+#ifdef __SANITIZE_THREAD__ /* must see the thread being made */
+    create_type *create = pthread_create;
+    detach_type *detach = pthread_detach;
+#else
     create_type *create = (create_type *)tf_loader_libc("pthread_create");
     detach_type *detach = (detach_type *)tf_loader_libc("pthread_detach");
+#endif
     sigset_t all, before;
     pthread_t thread;
     if (!create || !detach)

@@ -42,31 +42,35 @@ static struct shard *lock_shard(uint64_t hash)
     return shard;
 }
 
-/* Place of the entry, or the empty place where it belongs. */
+/* Place of the entry in a table, or the empty place where it belongs. */
+static struct tf_entry *place_in(struct tf_entry *table, uint64_t places, uint64_t hash, enum tf_kind kind, uint64_t key)
+{
+    uint64_t mask = places - 1, place = hash & mask;
+    while (table[place].kind && (table[place].key != key || table[place].kind != kind))
+        place = (place + 1) & mask;
+    return &table[place];
+}
+
 static struct tf_entry *place_of(const struct shard *shard, uint64_t hash, enum tf_kind kind, uint64_t key)
 {
-    uint64_t mask = shard->places - 1, place = hash & mask;
-    while (shard->table[place].kind && (shard->table[place].key != key || shard->table[place].kind != kind))
-        place = (place + 1) & mask;
-    return &shard->table[place];
+    return place_in(shard->table, shard->places, hash, kind, key);
 }
 
 static int grow(struct shard *shard)
 {
-    struct shard larger = *shard;
-    larger.places = shard->places ? shard->places * 2 : FIRST_PLACES;
-    larger.table = map_table(larger.places);
-    if (!larger.table)
+    uint64_t places = shard->places ? shard->places * 2 : FIRST_PLACES;
+    struct tf_entry *table = map_table(places);
+    if (!table)
         return -ENOMEM;
     for (uint64_t place = 0; place < shard->places; place++) {
         const struct tf_entry *entry = &shard->table[place];
         if (entry->kind)
-            *place_of(&larger, hash_of(entry->kind, entry->key), entry->kind, entry->key) = *entry;
+            *place_in(table, places, hash_of(entry->kind, entry->key), entry->kind, entry->key) = *entry;
     }
     if (shard->table)
         munmap(shard->table, shard->places * sizeof *shard->table);
-    shard->table = larger.table;
-    shard->places = larger.places;
+    shard->table = table;
+    shard->places = places;
     return 0;
 }
 

@@ -40,8 +40,9 @@ struct card {
     struct tf_limit_process process;
     struct tf_lock lock;
     struct stretch queue[QUEUE_MAX];
-    uint32_t first, count; /* a ring; settled out of order, removed in order */
-    CUevent open_begin;
+    uint32_t first;
+    _Atomic uint32_t count; /* a ring; settled out of order, removed in order; read without the lock to see whether there is work */
+    _Atomic(CUevent) open_begin; /* NULL: no stretch is open; likewise */
     CUcontext open_context;
     CUstream open_stream;
     bool open_is_per_thread;

@@ -1,0 +1,45 @@
+"""The hook under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer: linked into one program, and (undefined) preloaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.hook import workshop
+from tests.hook.workshop import HOOK_SOURCE, Slot
+
+SOURCES = [path.name for path in sorted((HOOK_SOURCE / "src").glob("*.c")) if path.name not in ("vgpuctl.c", "selftest.c")]
+SANITIZERS = {"address": "address,undefined", "thread": "thread"}
+OPTIONS = {
+    "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=0:exitcode=99",
+    "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1:exitcode=99",
+    "TSAN_OPTIONS": "exitcode=99:report_signal_unsafe=0",
+}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", SANITIZERS)
+def test_threads_and_children_with_every_kind_of_memory_give_no_report(make_slot: Callable[..., Slot], simulator: Path, name: str) -> None:
+    flags = [f"-fsanitize={SANITIZERS[name]}", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", f"-L{simulator}", "-l:libcuda.so.1"]
+    program = workshop.compile_program(
+        "inside", hook_sources=SOURCES, flags=['-DTENFOLD_VERSION="test"', "-Wno-unused-function"], link=flags, suffix=f"-{name}"
+    )
+    slot = make_slot(memory_mib=256, cores=80)
+    done = slot.run([program, "4", "150"], timeout=240, LD_PRELOAD="", **OPTIONS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "WARNING" not in done.stderr
+    assert "runtime error" not in done.stderr
+    assert done.stdout == "used 0\n"
+    assert slot.used_bytes == 0
+
+
+@pytest.mark.full
+def test_the_preloaded_hook_gives_no_undefined_behaviour(make_slot: Callable[..., Slot]) -> None:
+    built = workshop.build_hook("hook-undefined", SANITIZE="undefined")
+    slot = make_slot(memory_mib=64, cores=60)
+    work = f"open {slot.machine.uuids[0]}\nroutes\nview\nfill 2097152 134217728\nalloc 512\nview\ndrain\nspin 500 200\nview\nquit\n"
+    done = slot.run([slot.hook / "tenfold-selftest"], stdin=work, LD_PRELOAD=str(built / "libtenfold.so"), **OPTIONS)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
