@@ -18,7 +18,7 @@
 
 #include "../hook/common/cuda_api.h"
 
-enum { BATCHES = 61, LIVE_MAX = 8000, TEAM = 4, TEAM_LIVE = 2000, TEAM_PAIRS = 3000, PROCESSES_MAX = 64 };
+enum { BATCHES = 61, LIVE_MAX = 8000, TEAM = 4, TEAM_LIVE = 2000, TEAM_PAIRS = 20000, TEAM_BATCHES = 7, PROCESSES_MAX = 64 };
 
 static struct cuda_api cuda;
 static CUcontext context;
@@ -145,8 +145,9 @@ static void *run_member(void *argument)
     return NULL;
 }
 
-/* Four threads at once, 8,000 live blocks between them; ns per pair, as one of them sees it. */
-static double measure_team(void)
+/* Four threads at once, 8,000 live blocks between them; ns per pair, as one of them sees it. Long against a scheduler's slice: who waits for a CPU
+ * is part of the picture. */
+static double run_team(void)
 {
     struct member members[TEAM];
     pthread_barrier_t start;
@@ -168,6 +169,15 @@ static int compare(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
+}
+
+static double measure_team(void)
+{
+    double ns[TEAM_BATCHES];
+    for (int batch = 0; batch < TEAM_BATCHES; batch++)
+        ns[batch] = run_team();
+    qsort(ns, TEAM_BATCHES, sizeof *ns, compare);
+    return ns[TEAM_BATCHES / 2];
 }
 
 static double measure(void (*row)(int), int count)
