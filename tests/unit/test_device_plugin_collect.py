@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.device_plugin_bench import CARD_B, Bench, pod
+from tenfold_device_plugin._domain import region
+from tests.unit.device_plugin_bench import CARD_B, MIB, Bench, pod
 
 
 @pytest.fixture
@@ -114,3 +115,25 @@ class TestTheLiving:
         bench.plugin.collector.collect()
         bench.plugin.binder.pods[found["metadata"]["uid"]] = shown
         assert collect(bench) == [] and len(files(bench, created.slot)) == 2
+
+
+class TestAStateThatItsContainerLengthened:
+    def test_is_cut_back_with_an_event_and_keeps_its_numbers(self, bench: Bench) -> None:
+        bench.start()
+        created = bench.run(pod("greedy"))
+        bench.spend(created.slot, 5 * MIB)
+        path = bench.settings.slots_dir / created.slot / "state"
+        with open(path, "ab") as stream:
+            stream.write(bytes(MIB))
+        bench.plugin.collector.collect()
+        assert path.stat().st_size == region.STATE_BYTES
+        assert region.read_state(path.parent).gpus[0].used_bytes == 5 * MIB
+        bench.plugin.reporter.flush()
+        assert f"by {MIB} bytes; cut back" in bench.cluster.events[-1]["message"]
+
+    def test_of_the_right_size_is_left_alone(self, bench: Bench) -> None:
+        bench.start()
+        bench.run(pod("one"))
+        bench.plugin.collector.collect()
+        bench.plugin.reporter.flush()
+        assert bench.cluster.events == []

@@ -1,4 +1,4 @@
-"""Clean-up of slots whose pod is gone: CDI file, slot folder, ledger entry, in this order.
+"""Clean-up of slots whose pod is gone: CDI file, slot folder, ledger entry, in this order. And of what containers leave in living ones.
 
 Owns the rule when a slot is dead: its pod is not among the node's pods (or has ended for good), the kubelet names nobody who holds its
 ids by that slot, and both have been so for the grace time. What is alive is never touched, nor what we are not sure about.
@@ -24,6 +24,7 @@ class Collector:
     def collect(self) -> list[str]:
         """Remove dead slots and return their names; nothing before the pods are known or while the kubelet does not answer."""
         binder, parts = self._binder, self._binder.parts
+        self._cut_grown_states()
         if not binder.synced:
             return []
         try:
@@ -40,6 +41,21 @@ class Collector:
                 binder.ledger.remove(slots=removed)
         self._remove_strays()
         return removed
+
+    def _cut_grown_states(self) -> None:
+        binder, parts = self._binder, self._binder.parts
+        with binder.changed:
+            owned = [slot for slot in binder.ledger.slots.values() if slot.owner_uid]
+        for slot in owned:
+            try:
+                surplus_bytes = parts.pages.cut_state(slot.name)
+            except OSError as error:
+                log.say(logging.WARNING, f"cannot look at the state of slot {slot.name}, ignoring: {error}", slot=slot.name)
+                continue
+            pod = binder.pods.get(slot.owner_uid)
+            if surplus_bytes and pod is not None:
+                words = f"container {slot.owner_container!r} has lengthened its slice's state by {surplus_bytes} bytes; cut back"
+                parts.reporter.tell(pod, "VgpuStateCut", words, warning=True, reason_word="state", container=slot.owner_container)
 
     def _may_live(self, slot: Slot, held: set[frozenset[str]]) -> bool:
         binder = self._binder

@@ -6,6 +6,7 @@ may have which quota was decided before.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Iterable
@@ -67,6 +68,20 @@ class Pages:
     def state(self, slot: str) -> region.SlotState:
         """What the container's processes say of themselves. Errors: RegionError."""
         return region.read_state(self.folder(slot))
+
+    def cut_state(self, slot: str) -> int:
+        """Cut a state that its container has made longer than it is back to size; the bytes taken away.
+
+        The file is the container's to write, and so to lengthen: unchecked, one tenant fills the run folder for all. Errors: OSError.
+        """
+        path = self.folder(slot) / "state"
+        try:
+            surplus = path.lstat().st_size - region.STATE_BYTES
+        except FileNotFoundError:
+            return 0
+        if surplus > 0:
+            os.truncate(path, region.STATE_BYTES)
+        return max(0, surplus)
 
     def remove(self, slot: str) -> None:
         """Errors: OSError; a folder that is not there is fine."""
