@@ -7,6 +7,24 @@
 
 #include "../../simulator/include/cuda_abi.h"
 
+/* CUDA_EXTERNAL_MEMORY_HANDLE_DESC and CUDA_EXTERNAL_MEMORY_BUFFER_DESC, for a file descriptor. */
+struct cuda_external_memory {
+    int type; /* 1: opaque file descriptor */
+    union {
+        int fd;
+        void *pointers[2];
+    } handle;
+    unsigned long long size_bytes;
+    unsigned flags;
+    unsigned reserved[16];
+};
+
+struct cuda_external_buffer {
+    unsigned long long offset, size_bytes;
+    unsigned flags;
+    unsigned reserved[16];
+};
+
 struct cuda_api {
 #define FUNCTION(symbol, parameters) CUresult(*symbol) parameters;
 #include "cuda_functions.def"

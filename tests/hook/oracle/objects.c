@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "random.h"
@@ -371,6 +372,31 @@ static int make_host(struct hand *hand, struct object *object)
     return OUTCOME("cuMemAllocHost_v2", object->bytes, object->handles[0], CUDA->cuMemAllocHost_v2(&object->handles[0], object->bytes));
 }
 
+/* Memory of another interface (here: any file), mapped: charged to nobody, and its buffer is freed like a block of ours. */
+static int make_external(struct hand *hand, struct object *object)
+{
+    object->bytes = BLOCK * (1 + random_below(&hand->random, 8));
+    struct cuda_external_memory memory = {.type = 1, .size_bytes = object->bytes};
+    const struct cuda_external_buffer buffer = {.size_bytes = object->bytes};
+    memory.handle.fd = memfd_create("tenfold-external", MFD_CLOEXEC);
+    if (memory.handle.fd < 0)
+        return 1;
+    int result = OUTCOME("cuImportExternalMemory", object->bytes, object->handles[0], CUDA->cuImportExternalMemory((CUexternalMemory *)&object->handles[0], &memory));
+    close(memory.handle.fd);
+    if (result == 0)
+        result = OUTCOME("cuExternalMemoryGetMappedBuffer", object->bytes, object->pointers[0],
+                         CUDA->cuExternalMemoryGetMappedBuffer(&object->pointers[0], object->handles[0], &buffer));
+    return result;
+}
+
+static int drop_external(struct hand *hand, struct object *object)
+{
+    int result = object->pointers[0] ? UNTIL_DONE("cuMemFree_v2 (external)", CUDA->cuMemFree_v2(object->pointers[0])) : 0;
+    if (result == 0 && object->handles[0])
+        result = UNTIL_DONE("cuDestroyExternalMemory", CUDA->cuDestroyExternalMemory(object->handles[0]));
+    return result;
+}
+
 static void publish(struct hand *hand, CUdeviceptr pointer)
 {
     struct offer *offer = &hand->board->offers[random_below(&hand->random, OFFERS)];
@@ -416,6 +442,8 @@ bool object_is_possible(const struct cuda_api *cuda, enum kind kind)
         return cuda->cuGraphAddMemAllocNode && cuda->cuGraphInstantiateWithFlags; /* 11.4 */
     case KIND_IPC:
         return cuda->cuIpcOpenMemHandle_v2; /* 11.0 */
+    case KIND_EXTERNAL:
+        return cuda->cuImportExternalMemory; /* 10.0 */
     default:
         return true;
     }
@@ -450,6 +478,8 @@ static int drop_present(struct hand *hand, struct object *object)
                                : UNTIL_DONE("cuMemFree_v2 (shared)", CUDA->cuMemFree_v2(object->pointers[0]));
     case KIND_HOST:
         return object->handles[0] ? UNTIL_DONE("cuMemFreeHost", CUDA->cuMemFreeHost(object->handles[0])) : 0;
+    case KIND_EXTERNAL:
+        return drop_external(hand, object);
     default:
         return 0;
     }
@@ -468,7 +498,7 @@ int object_make(struct hand *hand, enum kind kind, struct object *ret_object)
 {
     static int (*const makers[KINDS])(struct hand *, struct object *) = {
         make_linear, make_pitch,  make_managed, make_array,   make_array3d, make_mipmap, make_vmm,
-        make_async,  make_pool,   make_graph,   make_context, make_ipc,     make_host};
+        make_async,  make_pool,   make_graph,   make_context, make_ipc,     make_host,  make_external};
     struct object object = {.kind = kind, .device = (CUdevice)random_below(&hand->random, hand->board->devices)};
     int result = UNTIL_DONE("cuCtxSetCurrent", CUDA->cuCtxSetCurrent(hand->contexts[object.device]));
     if (result == 0)

@@ -23,6 +23,7 @@ enum kind {
     KIND_CONTEXT,
     KIND_IPC,
     KIND_HOST,
+    KIND_EXTERNAL,
     KINDS,
 };
 extern const char *const kind_names[KINDS];

@@ -21,6 +21,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "context": ("cuCtxDestroy_v2",),
     "ipc": (),
     "host": (),
+    "external": (),
 }
 
 # Driver functions that fail on purpose, and the kind of memory whose work calls them. Each must be called, or nothing was tested.

@@ -14,13 +14,14 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "dialogue.h"
 #include "objects.h"
 #include "random.h"
 
-enum { PLACES_PER_THREAD = 24, PLACE_EMPTY = 0, PLACE_BUSY = 1, PLACE_FULL = 2 };
+enum { PLACES_PER_THREAD = 24, PLACE_EMPTY = 0, PLACE_BUSY = 1, PLACE_FULL = 2, OPERATIONS_PER_FORK = 1000 };
 
 struct place {
     _Atomic int state;
@@ -53,9 +54,31 @@ static enum kind random_kind(struct hand *hand)
     }
 }
 
+/* What launchers and data loaders do: a child without a card of its own. Its calls must come back with an error, whatever its parent's other
+ * threads were doing at the fork, and it must not disturb the books. */
+static int fork_once(void)
+{
+    int status;
+    pid_t child = fork();
+    if (child == 0) {
+        CUdeviceptr pointer;
+        size_t free_bytes, total_bytes;
+        alarm(20); /* a child that hangs is a finding, not an orphan */
+        CUresult asked = cuda.cuMemGetInfo_v2(&free_bytes, &total_bytes), allocated = cuda.cuMemAlloc_v2(&pointer, 4096);
+        _exit(asked == CUDA_SUCCESS || allocated == CUDA_SUCCESS);
+    }
+    if (child < 0)
+        return 0;
+    if (waitpid(child, &status, 0) == child && status != 0)
+        return die("a forked child's use of its parent's card", status) ? -1 : 0;
+    return 0;
+}
+
 /* One operation: fills an empty place or empties a full one. -1: the run has failed. */
 static int operate(struct hand *hand)
 {
+    if (random_below(&hand->random, OPERATIONS_PER_FORK) == 0)
+        return fork_once();
     struct place *place = &places[random_below(&hand->random, place_count())];
     int state = PLACE_EMPTY, result = 0;
     if (atomic_compare_exchange_strong(&place->state, &state, PLACE_BUSY)) {
