@@ -325,6 +325,32 @@ say(totals=totals)
         assert seen["totals"] == [[81920, OOM, OOM], [16, 0, OOM], [32, 0, 0]]
         assert [gpu.refusals for gpu in slot.state().gpus] == [0, 1]
 
+    @pytest.mark.parametrize("by_uuid", [False, True])
+    def test_limits_follow_the_card_through_cuda_visible_devices(self, simulator: Path, hook: Path, tmp_path: Path, by_uuid: bool) -> None:
+        machine = Machine.make(simulator, tmp_path, cards=3)
+        gpus = [region.GpuQuota(machine.uuids[1], 16 * MIB, 100), region.GpuQuota(machine.uuids[2], 32 * MIB, 100)]
+        slot = Slot(tmp_path / "slot", hook, machine, gpus).create()
+        visible = ",".join([machine.uuids[2], machine.uuids[1]] if by_uuid else ["2", "1"])
+        seen = scripts.run(
+            slot,
+            """
+nvml = Driver("libnvidia-ml.so.1"); nvml.nvmlInit_v2()
+def nvml_total(index):
+    card, memory = c.c_void_p(), NvmlMemory()
+    nvml.nvmlDeviceGetHandleByIndex_v2(c.c_uint(index), c.byref(card)); nvml.nvmlDeviceGetMemoryInfo(card, c.byref(memory))
+    return memory.total // MIB
+cuda.cuInit(0)
+totals = []
+for device in range(2):
+    cuda.start(device)
+    totals.append([cuda.info()[1] // MIB, cuda.alloc(16 * MIB)[0], cuda.alloc(2 * MIB)[0]])
+say(totals=totals, nvml=[nvml_total(index) for index in range(3)])
+""",
+            CUDA_VISIBLE_DEVICES=visible,
+        )
+        assert seen["totals"] == [[32, 0, 0], [16, 0, OOM]]
+        assert seen["nvml"] == [81920, 16, 32], "NVML numbers cards by itself"
+
     def test_a_physical_handle_is_charged_to_the_card_that_it_lives_on(self, simulator: Path, hook: Path, tmp_path: Path) -> None:
         machine = Machine.make(simulator, tmp_path, cards=2)
         slot = Slot(tmp_path / "slot", hook, machine, [region.GpuQuota(uuid, 64 * MIB, 100) for uuid in machine.uuids]).create()

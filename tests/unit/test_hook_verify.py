@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -119,3 +120,13 @@ def test_a_test_slice_of_a_forbidden_size_is_refused(tmp_path: Path, memory_mib:
     folder = library(tmp_path / "hook", GOOD, *NEEDS_LIBC)
     with pytest.raises(HookError, match="memory_mib"):
         hook_verify.verify(hook_verify.VerifyRequest(folder, machine="x86_64", memory_mib=memory_mib, slots=tmp_path / "none"))
+
+
+def test_the_documented_table_of_symbols_is_the_definitions() -> None:
+    root = Path(__file__).resolve().parents[2]
+    script = root / "files" / "hook" / "toolchain" / "symbols_table.py"
+    table = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True, timeout=30).stdout
+    document = (root / "docs" / "enforcement.md").read_text()
+    assert table in document, "run files/hook/toolchain/symbols_table.py --write docs/enforcement.md"
+    definition = (root / "files" / "hook" / "src" / "hooks.def").read_text()
+    assert all(symbol in table for symbol in hook_verify.expected_symbols(definition))

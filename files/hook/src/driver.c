@@ -4,7 +4,7 @@
  * Why:  cuGetProcAddress hides which of several ABIs it returned. The pointer tells: it is an exported symbol, and the hook of exactly that
  *       name has exactly that ABI. Guessing by name and version gives wrong ABIs; the version table serves only drivers whose
  *       answers are no exported symbols.
- * Threads: two that load at once store the same values; there is no lock that a fork could leave taken.
+ * Threads: two that load at once fill two tables, and the first is kept; there is no lock that a fork could leave taken.
  * Next: lookup.c (dlsym) and hooks_resolve.c (cuGetProcAddress) ask; hooks_*.c call through the tables. */
 #include "driver.h"
 
@@ -39,23 +39,29 @@ static const struct tf_hook nvml_hooks[] = {
 
 enum { CUDA_HOOKS = sizeof(cuda_hooks) / sizeof(*cuda_hooks), NVML_HOOKS = sizeof(nvml_hooks) / sizeof(*nvml_hooks) };
 
-static struct tf_cuda cuda_table;
-static struct tf_nvml nvml_table;
 static _Atomic(const struct tf_cuda *) cuda_ready;
 static _Atomic(const struct tf_nvml *) nvml_ready;
 
 static void fill(void **slot, const struct tf_object *object, const char *symbol)
 {
-    __atomic_store_n(slot, tf_object_symbol(object, symbol), __ATOMIC_RELAXED);
+    *slot = tf_object_symbol(object, symbol);
 }
 
-static bool load_cuda(void)
+/* Room for a table that is filled before anybody can see it. */
+static void *new_table(size_t bytes)
+{
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return memory == MAP_FAILED ? NULL : memory;
+}
+
+static struct tf_cuda *load_cuda(void)
 {
     struct tf_object object;
-    if (!tf_object_find(CUDA_SONAME, &object))
-        return false;
-#define CUDA_HOOK(symbol, base, since, class, parameters) fill((void **)&cuda_table.symbol, &object, #symbol);
-#define CUDA_REAL(symbol, parameters) fill((void **)&cuda_table.symbol, &object, #symbol);
+    struct tf_cuda *table = tf_object_find(CUDA_SONAME, &object) ? new_table(sizeof *table) : NULL;
+    if (!table)
+        return NULL;
+#define CUDA_HOOK(symbol, base, since, class, parameters) fill((void **)&table->symbol, &object, #symbol);
+#define CUDA_REAL(symbol, parameters) fill((void **)&table->symbol, &object, #symbol);
 #define NVML_HOOK(symbol, class, parameters)
 #define NVML_REAL(symbol, parameters)
 #include "hooks.def"
@@ -64,25 +70,26 @@ static bool load_cuda(void)
 #undef NVML_HOOK
 #undef NVML_REAL
     tf_loader_pin(CUDA_SONAME);
-    return true;
+    return table;
 }
 
-static bool load_nvml(void)
+static struct tf_nvml *load_nvml(void)
 {
     struct tf_object object;
-    if (!tf_object_find(TF_NVML_SONAME, &object))
-        return false;
+    struct tf_nvml *table = tf_object_find(TF_NVML_SONAME, &object) ? new_table(sizeof *table) : NULL;
+    if (!table)
+        return NULL;
 #define CUDA_HOOK(symbol, base, since, class, parameters)
 #define CUDA_REAL(symbol, parameters)
-#define NVML_HOOK(symbol, class, parameters) fill((void **)&nvml_table.symbol, &object, #symbol);
-#define NVML_REAL(symbol, parameters) fill((void **)&nvml_table.symbol, &object, #symbol);
+#define NVML_HOOK(symbol, class, parameters) fill((void **)&table->symbol, &object, #symbol);
+#define NVML_REAL(symbol, parameters) fill((void **)&table->symbol, &object, #symbol);
 #include "hooks.def"
 #undef CUDA_HOOK
 #undef CUDA_REAL
 #undef NVML_HOOK
 #undef NVML_REAL
     tf_loader_pin(TF_NVML_SONAME);
-    return true;
+    return table;
 }
 
 const struct tf_cuda *tf_cuda(void)
@@ -90,10 +97,11 @@ const struct tf_cuda *tf_cuda(void)
     const struct tf_cuda *ready = atomic_load_explicit(&cuda_ready, memory_order_acquire);
     if (TF_LIKELY(ready != NULL))
         return ready;
-    if (!load_cuda())
-        return NULL;
-    atomic_store_explicit(&cuda_ready, &cuda_table, memory_order_release);
-    return &cuda_table;
+    struct tf_cuda *fresh = load_cuda();
+    if (!fresh || atomic_compare_exchange_strong(&cuda_ready, &ready, fresh))
+        return fresh;
+    munmap(fresh, sizeof *fresh); /* another thread was faster */
+    return ready;
 }
 
 const struct tf_nvml *tf_nvml(void)
@@ -101,10 +109,11 @@ const struct tf_nvml *tf_nvml(void)
     const struct tf_nvml *ready = atomic_load_explicit(&nvml_ready, memory_order_acquire);
     if (TF_LIKELY(ready != NULL))
         return ready;
-    if (!load_nvml())
-        return NULL;
-    atomic_store_explicit(&nvml_ready, &nvml_table, memory_order_release);
-    return &nvml_table;
+    struct tf_nvml *fresh = load_nvml();
+    if (!fresh || atomic_compare_exchange_strong(&nvml_ready, &ready, fresh))
+        return fresh;
+    munmap(fresh, sizeof *fresh); /* another thread was faster */
+    return ready;
 }
 
 const struct tf_hook *tf_hook_named(const char *symbol, bool is_nvml)

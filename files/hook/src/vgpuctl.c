@@ -5,7 +5,7 @@
  *   vgpuctl verify [DIR]                 are both files whole? exit status 0 or 1
  *
  * Static, because it runs in any image. Reads the state with pread and believes nothing in it; writes the page through config_page.c.
- * Clocks and names come from NVML only where the program finds libnvidia-ml through `nvidia-smi`; nothing is loaded here. */
+ * A static program cannot load NVML: clocks and compute mode are asked of `nvidia-smi`, and left out where there is none. */
 #include "config_page.h"
 
 #include <errno.h>
@@ -135,6 +135,42 @@ static void show_cores(char *buffer, size_t bytes, const struct tenfold_gpu_conf
         snprintf(buffer, bytes, "%u %% %s", config->core_limit_percent, mode_name(config->mode));
 }
 
+/* What nvidia-smi knows of a card. */
+struct clocks {
+    unsigned int max_mhz;
+    char compute_mode[32];
+};
+
+static bool take_line(char *line, const char *uuid, struct clocks *ret_clocks)
+{
+    char *rest = NULL, *found = strtok_r(line, ",", &rest), *clock = strtok_r(NULL, ",", &rest), *mode = strtok_r(NULL, "\n", &rest);
+    if (!found || !clock || !mode || strcmp(found, uuid) != 0)
+        return false;
+    ret_clocks->max_mhz = (unsigned int)strtoul(clock, NULL, 10);
+    snprintf(ret_clocks->compute_mode, sizeof ret_clocks->compute_mode, "%s", mode + strspn(mode, " "));
+    return ret_clocks->max_mhz != 0;
+}
+
+static bool ask_clocks(const char *uuid, struct clocks *ret_clocks)
+{
+    char line[512];
+    bool is_found = false;
+    FILE *answer = popen("nvidia-smi --query-gpu=uuid,clocks.max.sm,compute_mode --format=csv,noheader,nounits 2>/dev/null", "r");
+    while (answer && !is_found && fgets(line, sizeof line, answer))
+        is_found = take_line(line, uuid, ret_clocks);
+    if (answer)
+        pclose(answer);
+    return is_found;
+}
+
+static void show_clocks(const struct tenfold_gpu_config *config)
+{
+    struct clocks clocks;
+    uint32_t percent = config->core_limit_percent % 100 && config->mode != TENFOLD_MODE_OFF ? config->core_limit_percent : 100;
+    if (ask_clocks(config->uuid, &clocks))
+        printf("  SM %u/%u MHz (%u %%), compute mode %s\n", clocks.max_mhz * percent / 100, clocks.max_mhz, percent, clocks.compute_mode);
+}
+
 static void show_table(const struct slice *slice)
 {
     printf("%-42s %-22s %-14s %10s %6s\n", "card", "memory", "compute", "GPU time", "procs");
@@ -147,6 +183,7 @@ static void show_table(const struct slice *slice)
         show_cores(cores, sizeof cores, config);
         printf("%-42s %-22s %-14s %8.1f s %6u\n", config->uuid, memory, cores, state ? (double)state->gpu_time_us / 1e6 : 0.0,
             state ? processes_on(slice, index) : 0);
+        show_clocks(config);
     }
     if (!slice->has_state)
         printf("the state of this slice cannot be read: usage is unknown\n");
