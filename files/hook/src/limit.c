@@ -25,6 +25,8 @@
 #define POLL_NS UINT64_C(2000000)            /* waits that a settlement ends; in case its wake-up is lost */
 #define EPOCH_NS UINT64_C(64000000)          /* presence of processes is counted per epoch */
 #define PROCESSES_MAX 1024u
+#define CHANGE_EARN_NS UINT64_C(20000000)    /* so much of the time before a change of the limit still earns */
+#define SPINS 100000                         /* for what is not on the launch path: some 100 us */
 #define CAS_TRIES 16                         /* a lost race means another process did the work */
 #define CLOCK_JUMP_NS UINT64_C(1000000000)   /* refill time further ahead than this is garbage, not a race */
 #define OBSERVATION_AGE_NS UINT64_C(5000000000) /* NVML's word counts so long */
@@ -45,6 +47,7 @@
 #define FIRST_SAMPLES 8u
 #define CLUSTER_SAMPLES 16u
 #define RELEARN_EVERY 16u  /* so many grants between two single measurements while batches are measured */
+#define BATCH_BACKOFF_MAX 8u /* 4 x 2^8 grants */
 #define BATCH_GAP_SHARE 2u /* a batch is free of gaps if the host launched it in half its GPU time: it was ahead all along */
 #define ONE UINT32_C(65536)
 #define FACTOR_MIN (ONE / 1024)
@@ -140,14 +143,16 @@ static int64_t refill(struct tf_limit_state *state, const struct tf_limit_policy
     int64_t bank = bank_ns(policy, limit_percent);
     uint32_t seen_percent = get(state->limit_seen);
     uint32_t earn_percent = limit_percent;
+    uint64_t earn_max_ns = TF_LIMIT_DEBT_MAX_WALL_NS;
     if (seen_percent != limit_percent && atomic_compare_exchange_strong_explicit(&state->limit_seen, &seen_percent, limit_percent, relaxed, relaxed)) {
         /* A new limit holds at once: what was saved under the old one would delay a lower one and exceed a higher one, and the time
-         * since the last refill earns the lower of both, since nobody knows when in it the change came. */
+         * since the last refill earns the lower of both and not for long, since nobody knows when in it the change came. */
         int64_t credit = get(state->credit_ns);
         if (credit > CHUNK_NS)
             atomic_compare_exchange_strong_explicit(&state->credit_ns, &credit, CHUNK_NS, relaxed, relaxed);
         if (seen_percent > 0 && seen_percent < limit_percent)
             earn_percent = seen_percent;
+        earn_max_ns = CHANGE_EARN_NS;
     }
     uint64_t last_ns = get(state->refilled_at_ns);
     for (int i = 0; i < CAS_TRIES; i++) {
@@ -158,7 +163,7 @@ static int64_t refill(struct tf_limit_state *state, const struct tf_limit_policy
                 return add_credit(state, last_ns == 0 ? CHUNK_NS : 0, bank, limit_percent);
             continue;
         }
-        uint64_t passed_ns = min_u64(now_ns - last_ns, TF_LIMIT_DEBT_MAX_WALL_NS);
+        uint64_t passed_ns = min_u64(now_ns - last_ns, earn_max_ns);
         int64_t earned = (int64_t)(passed_ns * earn_percent / 100);
         if (earned < 1000)
             break; /* too little to be worth a shared write; it is not lost */
@@ -568,7 +573,7 @@ static enum tf_limit_verdict take_grant(struct tf_limit_state *state, struct tf_
 static void fill_segment(struct tf_limit_process *process, uint64_t charged_ns, uint64_t now_ns, struct tf_limit_segment *ret_segment)
 {
     *ret_segment = process->open;
-    ret_segment->charged_ns = charged_ns - process->open_before_ns;
+    ret_segment->charged_ns = charged_ns - min_u64(process->open_before_ns, charged_ns); /* less, if a launch was cancelled */
     ret_segment->mark_ns = charged_ns;
     ret_segment->launches = ret_segment->charged_ns > process->open_first_ns ? 2 : 1;
     ret_segment->host_span_ns = ret_segment->launches == 1 || now_ns < process->open_since_ns ? 0 : now_ns - process->open_since_ns;
@@ -579,6 +584,13 @@ static void fill_segment(struct tf_limit_process *process, uint64_t charged_ns, 
     put(process->segment_stream, 0);
 }
 
+/* Batches do not work with these launches; they are tried again, ever more seldom. */
+static void stop_batches(struct tf_limit_process *process)
+{
+    process->batch_off = 4u << process->batch_backoff;
+    process->batch_backoff = process->batch_backoff >= BATCH_BACKOFF_MAX ? BATCH_BACKOFF_MAX : process->batch_backoff + 1;
+}
+
 /* Decides what is measured around a launch that goes: alone if it is unknown or long, else as part of a batch of SEGMENT_NS, else
  * (where batches have gaps: a launch here, a pause, a launch there) alone once per grant. */
 static void plan_measurement(struct tf_limit_process *process, uint64_t key, uint64_t stream, int known, uint64_t cost_ns,
@@ -587,7 +599,7 @@ static void plan_measurement(struct tf_limit_process *process, uint64_t key, uin
     uint64_t after_ns = before_ns + cost_ns;
     if (process->open_since_ns != 0 && (process->open.stream != stream || !known)) {
         if (process->open.stream != stream)
-            process->batch_off = RELEARN_EVERY; /* several streams: what lies between two events is not theirs alone */
+            stop_batches(process); /* several streams: what lies between two events is not theirs alone */
         process->open_since_ns = 0; /* the hook forgets its begin event at the BEGIN below */
     }
     if (process->open_since_ns == 0) {
@@ -662,21 +674,19 @@ enum tf_limit_verdict tf_limit_gate(struct tf_limit_state *state, struct tf_limi
 
 void tf_limit_cancel(struct tf_limit_process *process, const struct tf_limit_ticket *ticket)
 {
-    if (try_enter_critical(process, 100000)) {
-        if (ticket->flags & TF_LIMIT_END) {
-            process->segmented_ns -= min_u64(process->segmented_ns, ticket->segment.charged_ns);
-            process->completed_ns = max_u64(process->completed_ns, process->marked_ns);
-            if ((ticket->segment.flags & SEGMENT_UNKNOWN) && process->unknown_count > 0)
-                process->unknown_count--;
-            process->marked_ns -= min_u64(process->marked_ns, ticket->charged_ns);
-            process->completed_ns = min_u64(process->completed_ns, process->marked_ns);
-        } else if (ticket->flags & TF_LIMIT_BEGIN) {
-            process->open_since_ns = 0;
-            put(process->segment_stream, 0);
-        }
-        atomic_fetch_sub_explicit(&process->charged_ns, ticket->charged_ns, relaxed);
-        leave_critical(process);
+    atomic_fetch_sub_explicit(&process->charged_ns, ticket->charged_ns, relaxed); /* always; the rest only if nobody is in the way */
+    if (ticket->flags == 0 || !try_enter_critical(process, SPINS))
+        return;
+    if (ticket->flags & TF_LIMIT_END) { /* as if its segment had been completed and never measured */
+        process->completed_ns = max_u64(process->completed_ns, process->marked_ns);
+        process->segmented_ns -= min_u64(process->segmented_ns, ticket->segment.charged_ns);
+        if ((ticket->segment.flags & SEGMENT_UNKNOWN) && process->unknown_count > 0)
+            process->unknown_count--;
+    } else {
+        process->open_since_ns = 0;
+        put(process->segment_stream, 0);
     }
+    leave_critical(process);
 }
 
 int tf_limit_close(struct tf_limit_process *process, uint64_t now_ns, struct tf_limit_segment *ret_segment)
@@ -756,7 +766,7 @@ int tf_limit_settle(struct tf_limit_state *state, struct tf_limit_process *proce
 {
     if (end_ns < begin_ns)
         return tf_limit_lose(state, process, segment);
-    if (!try_enter_critical(process, 100000))
+    if (!try_enter_critical(process, SPINS))
         return TF_LIMIT_RETRY;
 
     uint64_t length_ns = min_u64(end_ns - begin_ns, MEASURED_MAX_NS);
@@ -776,7 +786,7 @@ int tf_limit_settle(struct tf_limit_state *state, struct tf_limit_process *proce
                 forget_sums(state); /* they were made of estimates that turned out too high */
             if (segment->flags & SEGMENT_UNKNOWN)
                 estimated_ns = shape->estimate_ns;
-        } else if (!contention.contended) {
+        } else {
             process->batch_backoff = 0;
         }
         struct tf_limit_ratio *kind = &process->kinds[segment->launches > 1 ? 2 : clustered];
@@ -810,8 +820,7 @@ int tf_limit_settle(struct tf_limit_state *state, struct tf_limit_process *proce
         add_timeline(state->estimated, begin_ns, begin_ns + length_ns, estimated_ns);
     } else {
         process->segmented_ns -= min_u64(segment->charged_ns, process->segmented_ns); /* as if it had not been measured */
-        process->batch_backoff = process->batch_backoff >= 6 ? 6 : process->batch_backoff + 1;
-        process->batch_off = 1u << process->batch_backoff; /* it is tried again, ever more seldom */
+        stop_batches(process);
     }
     put(process->scale, contention.contended ? contention.factor : (uint32_t)((uint64_t)ratio_of(process) * contention.factor >> 16));
     int result = finish_segment(state, process, segment, more_ns < -WAKE_CREDIT_NS);
@@ -821,7 +830,7 @@ int tf_limit_settle(struct tf_limit_state *state, struct tf_limit_process *proce
 
 int tf_limit_lose(struct tf_limit_state *state, struct tf_limit_process *process, const struct tf_limit_segment *segment)
 {
-    if (!try_enter_critical(process, 100000))
+    if (!try_enter_critical(process, SPINS))
         return TF_LIMIT_RETRY;
     if (segment->flags & SEGMENT_UNKNOWN) {
         learn(process, segment->key, segment->charged_ns, 0, 0);

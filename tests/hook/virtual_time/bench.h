@@ -54,6 +54,7 @@ struct pending {
     uint64_t begin_ns, end_ns; /* NEVER: not reached yet */
     int dropped;               /* its begin event was forgotten before it was reached */
     struct pending *next;
+    struct pending *older; /* of the same process, whoever points to it */
 };
 
 enum waiting { RUN, BLOCKED_FULL, BLOCKED_SYNC, SLEEP, DEAD };
@@ -73,7 +74,8 @@ struct process {
     struct tf_limit_ticket ticket;
     /* segment whose begin event is recorded and whose end event is not */
     struct pending *open;
-    struct pending *first, **last, *spare; /* what the measuring thread polls */
+    struct pending *first, **last, *spare; /* what the measuring thread polls; what is free */
+    struct pending *newest;                /* all of them */
     uint64_t launches, gates, waits, measured;
     uint64_t counted_busy_ns;
 };

@@ -178,9 +178,13 @@ def changes(fifo: bool) -> Iterator[Case]:
         yield Case("change", f"{tenant_name(tenant)} 50 -> 20 -> 80 -> 5 -> 95", (tenant,), fifo=fifo, window_ms=50, length_ms=9000,
                    changes=((3000, 0, 20), (5000, 0, 80), (7000, 0, 5), (8500, 0, 95)))  # fmt: skip
     idle = Tenant(20, (1000.0,), start_ms=2500)
-    yield Case("change", "raised before the program works, 20 -> 60", (idle,), fifo=fifo, window_ms=50, length_ms=4000, changes=((2000, 0, 60),))
+    yield Case(
+        "change", "raised before the program works, 20 -> 60", (idle,), fifo=fifo, window_ms=50, length_ms=4000, changes=((2000, 0, 60),)
+    )
     off = Tenant(30, (1000.0,))
-    yield Case("change", "1 ms 30 -> no limit -> 30", (off,), fifo=fifo, window_ms=50, length_ms=6000, changes=((2500, 0, 100), (4500, 0, 30)))
+    yield Case(
+        "change", "1 ms 30 -> no limit -> 30", (off,), fifo=fifo, window_ms=50, length_ms=6000, changes=((2500, 0, 100), (4500, 0, 30))
+    )
     flaps = tuple((2000 + 10 * i, 0, (20, 80)[i % 2]) for i in range(300))
     yield Case("flapping", "20/80 at 100 Hz for 3 s, then 40", (Tenant(40, (1000.0,)),), fifo=fifo, window_ms=50, length_ms=7000,
                changes=(*flaps, (5000, 0, 40)))  # fmt: skip
@@ -188,7 +192,13 @@ def changes(fifo: bool) -> Iterator[Case]:
 
 def duty(fifo: bool) -> Iterator[Case]:
     """Programs that pause: what they did not use is kept for 250 ms, so bursts even out within that."""
-    for limit, on_ms, off_ms, us in ((50, 300, 200, 1000.0), (30, 50, 100, 300.0), (20, 20, 80, 1000.0), (50, 300, 700, 1000.0), (70, 900, 100, 2000.0)):
+    for limit, on_ms, off_ms, us in (
+        (50, 300, 200, 1000.0),
+        (30, 50, 100, 300.0),
+        (20, 20, 80, 1000.0),
+        (50, 300, 700, 1000.0),
+        (70, 900, 100, 2000.0),
+    ):
         tenant = Tenant(limit, (us,), on_ms=on_ms, off_ms=off_ms)
         yield Case("duty", f"{tenant_name(tenant)} at {limit}, {on_ms} of {on_ms + off_ms} ms", (tenant,), fifo=fifo, length_ms=12000)
 
@@ -223,7 +233,9 @@ def blind(fifo: bool) -> Iterator[Case]:
 def varied(base: list[Case]) -> Iterator[Case]:
     """Each parameter at half and at one and a half times its value."""
     for case, name, factor in itertools.product(base, PARAMETERS, (0.5, 1.5)):
-        yield replace(case, group="varied", name=f"{case.name}, {name} x {factor}", settings={**case.settings, name: PARAMETERS[name] * factor})
+        yield replace(
+            case, group="varied", name=f"{case.name}, {name} x {factor}", settings={**case.settings, name: PARAMETERS[name] * factor}
+        )
 
 
 def held_out(count: int, seed: int) -> Iterator[Case]:
@@ -251,14 +263,18 @@ def held_out(count: int, seed: int) -> Iterator[Case]:
         settings = {name: value * dice.uniform(0.5, 1.5) for name, value in PARAMETERS.items()}
         name = f"{index}: " + ", ".join(f"{tenant.limit} of {tenant_name(tenant)}" for tenant in tenants)
         length_ms = max(12000.0, *(long_enough_ms(tenant, 200) for tenant in tenants), 0)
-        yield Case("held out", name, tuple(tenants), fifo=fifo, settings=settings, warmup_ms=8000, length_ms=min(length_ms, 200000), seed=index + 1)
+        yield Case(
+            "held out", name, tuple(tenants), fifo=fifo, settings=settings, warmup_ms=8000, length_ms=min(length_ms, 200000), seed=index + 1
+        )
 
 
 def quick() -> list[Case]:
     cases = list(sweep([1, 5, 20, 35, 50, 65, 80, 95, 99]))
     cases += sweep([5, 50, 95], fifo=True)
     for fifo in (False, True):
-        cases += itertools.chain(shared(fifo), processes(fifo), changes(fifo), duty(fifo), modes(fifo), hostile(fifo), blind(fifo), cold(fifo))
+        cases += itertools.chain(
+            shared(fifo), processes(fifo), changes(fifo), duty(fifo), modes(fifo), hostile(fifo), blind(fifo), cold(fifo)
+        )
         base = [case for case in shared(fifo) if case.name in ("30/60 of 1 ms", "10/30/55 mixed")]
         cases += varied(base)
     return cases

@@ -139,7 +139,6 @@ void gpu_advance(struct gpu *gpu, uint64_t now_ns)
 void gpu_kill(struct gpu *gpu, uint32_t index, uint64_t now_ns)
 {
     struct gpu_context *context = &gpu->contexts[index];
-    gpu_account(gpu, now_ns);
     context->dead = 1;
     context->count = 0;
     if (gpu->running && gpu->loaded == index) {

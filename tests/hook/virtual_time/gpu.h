@@ -64,6 +64,7 @@ int gpu_is_full(const struct gpu *gpu, uint32_t context);
 void gpu_submit(struct gpu *gpu, uint32_t context, const struct gpu_kernel *kernel, uint64_t now_ns);
 void gpu_advance(struct gpu *gpu, uint64_t now_ns); /* now_ns == gpu->next_ns */
 void gpu_account(struct gpu *gpu, uint64_t now_ns); /* reports what ran up to now_ns */
+/* The context's queue is dropped, a running kernel stops; call gpu_account() before. */
 void gpu_kill(struct gpu *gpu, uint32_t context, uint64_t now_ns);
 
 #endif

@@ -14,13 +14,15 @@ struct mark {
 static struct pending *take_pending(struct process *process)
 {
     struct pending *pending = process->spare;
-    if (pending != NULL)
+    if (pending != NULL) {
         process->spare = pending->next;
-    else
-        pending = malloc(sizeof *pending);
-    if (pending == NULL)
+        *pending = (struct pending){.begin_ns = NEVER, .end_ns = NEVER, .older = pending->older};
+        return pending;
+    }
+    if ((pending = malloc(sizeof *pending)) == NULL)
         abort();
-    *pending = (struct pending){.begin_ns = NEVER, .end_ns = NEVER};
+    *pending = (struct pending){.begin_ns = NEVER, .end_ns = NEVER, .older = process->newest};
+    process->newest = pending;
     return pending;
 }
 
@@ -64,21 +66,23 @@ int host_start(struct bench *bench)
     return 0;
 }
 
+static void forget_queue(struct bench *bench, struct process *process)
+{
+    struct gpu_context *context = &bench->gpu.contexts[process->context];
+    for (uint32_t i = 0; i < context->count; i++)
+        free(context->queue[(context->head + i) % GPU_DEPTH].tag);
+    context->count = 0;
+}
+
 void host_stop(struct bench *bench)
 {
     for (uint32_t i = 0; i < bench->process_count; i++) {
         struct process *process = &bench->processes[i];
-        for (struct gpu_context *context = &bench->gpu.contexts[process->context]; context->count > 0; context->count--)
-            free(context->queue[(context->head + context->count - 1) % GPU_DEPTH].tag);
-        while (process->first != NULL) {
-            struct pending *next = process->first->next;
-            free(process->first);
-            process->first = next;
-        }
-        while (process->spare != NULL) {
-            struct pending *next = process->spare->next;
-            free(process->spare);
-            process->spare = next;
+        forget_queue(bench, process);
+        while (process->newest != NULL) {
+            struct pending *older = process->newest->older;
+            free(process->newest);
+            process->newest = older;
         }
         free(process->limit);
         process->limit = NULL;
@@ -282,6 +286,8 @@ void host_on_complete(void *user, uint32_t context, const struct gpu_kernel *ker
 
 void host_kill(struct bench *bench, struct process *process)
 {
+    gpu_account(&bench->gpu, bench->now_ns);
+    forget_queue(bench, process);
     gpu_kill(&bench->gpu, process->context, bench->now_ns);
     process->waiting = DEAD;
     process->next_ns = NEVER;

@@ -40,7 +40,17 @@ class BenchError(Exception):
 def build(folder: Path, limiter: Path = LIMITER, flags: Sequence[str] = FLAGS) -> Path:
     """Compiles the bench with ``limiter`` into ``folder``; returns the program. BenchError with the compiler's message."""
     program = folder / "bench"
-    command = [*shlex.split(os.environ.get("CC", "cc")), *flags, "-I", str(LIMITER.parent), "-o", str(program), *map(str, SOURCES), str(limiter), "-lm"]
+    command = [
+        *shlex.split(os.environ.get("CC", "cc")),
+        *flags,
+        "-I",
+        str(LIMITER.parent),
+        "-o",
+        str(program),
+        *map(str, SOURCES),
+        str(limiter),
+        "-lm",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise BenchError(f"cannot compile the virtual bench: {' '.join(command)}\n{done.stderr}")
@@ -115,7 +125,9 @@ def excuses(verdicts: Sequence[Verdict]) -> str:
     lines = []
     for (what, reason), found in sorted(reasons.items()):
         worst = max(found, key=lambda verdict: verdict.value)
-        lines.append(f"  {what} over its bound in {len(found)} ({reason}); worst {worst.value:.2f}: {worst.case.label}, tenant {worst.tenant}")
+        lines.append(
+            f"  {what} over its bound in {len(found)} ({reason}); worst {worst.value:.2f}: {worst.case.label}, tenant {worst.tenant}"
+        )
     return "\n".join(lines)
 
 
@@ -124,7 +136,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", action="store_true", help="the default: every kind of case, few limits")
     size.add_argument("--full", action="store_true", help="limits 1 to 99, three seeds, every parameter at +-50 %% on every shared case")
-    parser.add_argument("--held-out", type=int, metavar="N", help="random cases (default: 60 quick, 600 full)")
+    parser.add_argument("--held-out", type=int, metavar="N", help="random cases (default: 150 quick, 600 full)")
     parser.add_argument("--held-out-seed", type=int, default=20261130, metavar="S")
     parser.add_argument("--only", metavar="TEXT", help="cases whose label contains TEXT")
     parser.add_argument("--verbose", action="store_true", help="every tenant's mean and error")
@@ -132,7 +144,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     begun = time.monotonic()
     todo = cases.full() if options.full else cases.quick()
-    held_out = options.held_out if options.held_out is not None else 600 if options.full else 60
+    held_out = options.held_out if options.held_out is not None else 600 if options.full else 150
     todo += cases.held_out(held_out, options.held_out_seed)
     if options.only:
         todo = [case for case in todo if options.only in case.label]
@@ -148,7 +160,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             for number, tenant in enumerate(result["tenants"]):
                 target = judge.target_percent(case, case.tenants[number])
                 mae = sum(abs(window - target) for window in tenant["windows"]) / len(tenant["windows"])
-                print(f"{case.label}, tenant {number}: target {target:.1f} mean {tenant['mean']:.2f} MAE {mae:.2f} ledger {tenant['used']:.2f}")
+                print(
+                    f"{case.label}, tenant {number}: target {target:.1f} mean {tenant['mean']:.2f} MAE {mae:.2f} ledger {tenant['used']:.2f}"
+                )
     print(table(verdicts))
     verdicts, held_out_summary = judge_held_out(verdicts)
     if held_out_summary:

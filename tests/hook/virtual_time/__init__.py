@@ -1,0 +1,1 @@
+"""The compute limiter's C code against a GPU in virtual time."""
