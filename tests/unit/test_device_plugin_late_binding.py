@@ -299,6 +299,7 @@ class TestAWatchThatLagsBehind:
     def test_a_pod_that_only_prestart_has_seen_is_booked_and_kept(self, bench: Bench) -> None:
         bench.start()
         found = pod("early", card=CARD_B)
+        found["metadata"]["annotations"][wire.POD_BIND_PHASE_ANNOTATION] = wire.BIND_PHASE_SUCCESS  # our write would show it to the watch
         bench.cluster.put_unseen(found)
         bench.kubelet.admit(found)
         assert slices(bench.kubelet.start(found)) == [(CARD_B, 8192, 10)]
@@ -510,6 +511,7 @@ class TestLostAnnotations:
         found = pod("one")
         found["metadata"]["annotations"][wire.POD_NODE_ANNOTATION] = "gpu-2"
         bench.run(found)
+        assert bench.plugin.binder.ledger.bookings[found["metadata"]["uid"]].source == "limits"
         assert bench.cluster.annotations(found)[wire.POD_NODE_ANNOTATION] == NODE
 
     def test_changed_ones_of_a_running_pod_are_put_right(self, bench: Bench) -> None:
