@@ -157,6 +157,23 @@ int books_check_order(struct books *books)
     return result;
 }
 
+int books_check_reserve(struct books *books)
+{
+    int result = 0;
+    state_lock(&books->machine);
+    state_reap(&books->machine);
+    for (uint32_t device = 0; device < books->devices && result == 0; device++) {
+        uint64_t reserved = books->machine.state->cards[device].used_bytes;
+        if (reserved <= books->limit_bytes[device])
+            continue;
+        snprintf(books->problem, sizeof books->problem, "while running, card %u: %llu bytes are gone from the card, the limit is %llu, the ledger says %llu", device,
+                 (unsigned long long)reserved, (unsigned long long)books->limit_bytes[device], (unsigned long long)books_ledger_bytes(books, device));
+        result = -1;
+    }
+    state_unlock(&books->machine);
+    return result;
+}
+
 /* A process that uses NVML too has two places at the machine. */
 static uint64_t truth_of_pid(const struct books *books, int32_t pid, uint32_t device)
 {

@@ -36,6 +36,10 @@ int books_set_limits(struct books *books, uint32_t divisor);
 /* At any time: truth <= ledger <= the opening's limit for the container. -1 with books->problem. */
 int books_check_order(struct books *books);
 
+/* At any time: what is gone from the card, pools' reserves included, is within the limit. Not for work that makes small linear blocks: those share
+ * 2 MiB blocks of which the ledger counts the parts. -1 with books->problem. */
+int books_check_reserve(struct books *books);
+
 /* At rest: every process of the board has in the ledger exactly what it has on the card, and nobody else has anything. A pid of 0 is an
  * empty seat. -1 with books->problem. */
 int books_check_equal(struct books *books, const struct board *board, const int32_t pids[SEATS]);

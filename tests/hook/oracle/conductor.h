@@ -11,7 +11,7 @@ struct conductor {
     struct crew crew;
     struct books books;
     struct board *board;
-    uint32_t devices, processes, threads, rounds, kinds, stride, flap;
+    uint32_t devices, processes, threads, rounds, kinds, stride, flap, reserve; /* reserve: compare what is gone from the card too */
     uint64_t seed, operations, kills, killed, first; /* first: instruction that step begins with */
     const char *symbol, *operation;
     double began;

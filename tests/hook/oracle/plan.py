@@ -171,6 +171,13 @@ def flapping(processes: int, threads: int, count: int, operations: int) -> Scena
     )
 
 
+def reserved(processes: int, threads: int, count: int, operations: int) -> Scenario:
+    kinds = ("managed", "vmm", "async", "pool", "graph")
+    options: dict[str, int | str] = {"processes": processes, "threads": threads, "rounds": count, "operations": operations, "reserve": 1}
+    name = f"what is gone from the card stays within the limit, {processes} x {threads}, {count} rounds of {operations} operations"
+    return Scenario(name, "rounds", kinds, options)
+
+
 def on_driver(driver: str) -> Scenario:
     options: dict[str, int | str] = {"processes": 2, "threads": 4, "rounds": 4, "operations": 400}
     return Scenario(f"driver {driver}, 2 x 4, 4 rounds of 400 operations", "rounds", (), options, driver=driver)
@@ -204,6 +211,7 @@ def quick() -> list[Scenario]:
         rounds(8, 4, 3, 150),
         rounds(32, 1, 2, 100),
         *injected(2, 60),
+        reserved(4, 2, 2, 300),
         flapping(4, 2, 2, 600),
         storm(8, 4, 60),
         step("alloc", 173),
@@ -222,10 +230,11 @@ def full() -> list[Scenario]:
         *(rounds(processes, threads, 5, max(1, 18000 // (processes * threads))) for processes, threads in sizes),
         *(on_driver(driver) for driver in ("418", "450", "470", "525", "580", "620")),
         *injected(8, 150),
+        reserved(4, 4, 10, 1000),
         flapping(4, 4, 10, 2000),
         *(storm(processes, threads, kills) for processes, threads, kills in ((8, 1, 400), (8, 16, 200), (32, 4, 100))),
         step("alloc", 11),
         step("free", 11),
-        step("attach", 7001),
+        step("attach", 14009),
         step("reap", 1009),
     ]
