@@ -250,4 +250,8 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except RuntimeError as error:  # a build that fails, or a program that ends by itself: their own words
+        print(f"tests/benchmarks/bench_hook.py: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -356,7 +356,7 @@ static int read_options(int argc, char **argv)
         {"--driver", .text = &conductor.crew.driver}, {"--worker", .text = &conductor.crew.worker}, {"--symbol", .text = &conductor.symbol},
         {"--operation", .text = &conductor.operation}, {"--devices", .number = &conductor.devices}, {"--processes", .number = &conductor.processes},
         {"--threads", .number = &conductor.threads}, {"--rounds", .number = &conductor.rounds}, {"--kinds", .number = &conductor.kinds},
-        {"--stride", .number = &conductor.stride}, {"--flap", .number = &conductor.flap}, {"--reserve", .number = &conductor.reserve}, {"--seed", .wide = &conductor.seed}, {"--operations", .wide = &conductor.operations},
+        {"--stride", .number = &conductor.stride}, {"--flap", .number = &conductor.flap}, {"--reserve", .number = &conductor.reserve}, {"--resume", .number = &conductor.resume}, {"--seed", .wide = &conductor.seed}, {"--operations", .wide = &conductor.operations},
         {"--kills", .wide = &conductor.kills}, {"--first", .wide = &conductor.first},
     };
     for (int index = 2; index + 1 < argc; index += 2) {

@@ -11,7 +11,8 @@ struct conductor {
     struct crew crew;
     struct books books;
     struct board *board;
-    uint32_t devices, processes, threads, rounds, kinds, stride, flap, reserve; /* reserve: compare what is gone from the card too */
+    uint32_t devices, processes, threads, rounds, kinds, stride;
+    uint32_t flap, reserve, resume; /* change limits; compare what is gone from the card too; step: let the victim go on before it is killed */
     uint64_t seed, operations, kills, killed, first; /* first: instruction that step begins with */
     const char *symbol, *operation;
     double began;

@@ -198,9 +198,9 @@ def storm(processes: int, threads: int, kills: int) -> Scenario:
     )
 
 
-def step(operation: str, stride: int) -> Scenario:
-    name = f"killed inside {operation}, at every {'' if stride == 1 else f'{stride}. '}instruction"
-    return Scenario(name, "step", ("linear",), {"operation": operation, "stride": stride})
+def step(operation: str, stride: int, resume: bool = False) -> Scenario:
+    name = f"{'stopped and resumed' if resume else 'killed'} inside {operation}, at every {stride}. instruction"
+    return Scenario(name, "step", ("linear",), {"operation": operation, "stride": stride, "resume": int(resume)})
 
 
 def quick() -> list[Scenario]:
@@ -216,6 +216,8 @@ def quick() -> list[Scenario]:
         storm(8, 4, 60),
         step("alloc", 173),
         step("free", 173),
+        step("alloc", 197, resume=True),
+        step("free", 197, resume=True),
         step("reap", 9973),
     ]
 
@@ -235,6 +237,9 @@ def full() -> list[Scenario]:
         *(storm(processes, threads, kills) for processes, threads, kills in ((8, 1, 400), (8, 16, 200), (32, 4, 100))),
         step("alloc", 11),
         step("free", 11),
+        step("alloc", 13, resume=True),
+        step("free", 13, resume=True),
+        step("reap", 5003, resume=True),
         step("attach", 14009),
         step("reap", 1009),
     ]

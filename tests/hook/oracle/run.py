@@ -218,4 +218,8 @@ def check_mutants(bench: Bench, seed: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except RuntimeError as error:  # a build that fails: the compiler's words say it all
+        print(f"tests/hook/oracle/run.py: {error}", file=sys.stderr)
+        sys.exit(2)

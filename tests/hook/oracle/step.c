@@ -3,6 +3,7 @@
  * A traced process is stopped in front of one allocation or free, walked n instructions on, and killed there; n runs over the whole operation
  * in steps of --stride. At every other n a neighbour allocates and frees while the victim is stopped, so that the hook's helping is exercised
  * too. Then the neighbour makes the hook look for the dead: exactly the neighbour's own bytes must remain.
+ * With --resume 1 the victim goes on after its stop, so that a process that others have overtaken is seen to end its operation exactly once.
  *   --operation alloc | free   of a block
  *   --operation attach         the way into the slice: cuInit, context, first allocation
  *   --operation reap           a process that is about to give a dead one's memory back is killed itself */
@@ -91,6 +92,20 @@ static void leave_a_corpse(void)
     partner_kill(&corpse);
 }
 
+/* Lets the stopped victim end its operation; then the books must hold the neighbour's bytes and `victim_bytes`. */
+static void resume(struct partner *victim, uint64_t instructions, int expected_result, uint64_t victim_bytes)
+{
+    int status;
+    if (ptrace(PTRACE_CONT, victim->pid, NULL, NULL) != 0 || waitpid(victim->pid, &status, 0) != victim->pid || !WIFSTOPPED(status) ||
+        WSTOPSIG(status) != SIGSTOP)
+        fail_at(instructions, "the victim was resumed and did not end its operation");
+    ptrace(PTRACE_DETACH, victim->pid, NULL, NULL);
+    if (partner_answer(victim, NULL) != expected_result)
+        fail_at(instructions, "the victim was resumed and its operation had another result than without a stop");
+    if (books_check_total(&conductor.books, 0, BLOCK_BYTES + SMALL_BYTES + victim_bytes) < 0)
+        fail_at(instructions, conductor.books.problem);
+}
+
 /* Returns false when the operation ends before that many instructions. */
 static bool kill_after(uint64_t instructions)
 {
@@ -110,6 +125,9 @@ static bool kill_after(uint64_t instructions)
     bool stands = walk(victim.pid, instructions) == 1;
     if (stands)
         disturb(instructions, victim.pid);
+    if (stands && conductor.resume)
+        resume(&victim, instructions, is_reap ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS,
+               strcmp(conductor.operation, "alloc") == 0 ? 2 * VICTIM_BYTES : strcmp(conductor.operation, "free") == 0 ? 0 : VICTIM_BYTES);
     partner_kill(&victim);
     conductor.killed++;
     verify(instructions);
