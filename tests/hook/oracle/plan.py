@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-__all__ = ["INJECTED", "INJECTED_UNDER_THE_HOOK", "KINDS", "MUTANTS", "NOT_INJECTED", "Mutant", "Scenario", "full", "quick"]
+__all__ = [
+    "INJECTED",
+    "INJECTED_UNDER_THE_HOOK",
+    "KINDS",
+    "MUTANTS",
+    "NOT_INJECTED",
+    "Mutant",
+    "Scenario",
+    "full",
+    "mutant_scenarios",
+    "quick",
+]
 
 # Kind of memory -> symbols that the hook must export for it to be covered. The order is that of enum kind in objects.h.
 KINDS: dict[str, tuple[str, ...]] = {
@@ -143,19 +154,30 @@ class Scenario:
 
 @dataclass(frozen=True)
 class Mutant:
-    """A broken hook: a function of the account is wrapped at link time (mutant.c), and the oracle must notice."""
+    """A broken hook that the oracle must notice: a function wrapped at link time (mutant.c), or a line of a source file replaced."""
 
     name: str
-    wrapped: str
     macro: str
+    wrapped: str = ""
+    patch: tuple[str, str, str] = ("", "", "")  # file of files/hook/src, line, its replacement
 
 
 MUTANTS = (
-    Mutant("a free in 64 is forgotten", "tf_account_release", "MUTANT_LEAK"),
-    Mutant("a free in 64 is given back twice", "tf_account_release", "MUTANT_TWICE"),
-    Mutant("the limit is 2 MiB too high", "tf_account_charge", "MUTANT_LIMIT"),
-    Mutant("a dead process's memory stays", "tf_account_reap", "MUTANT_REAP"),
+    Mutant("a free in 64 is forgotten", "MUTANT_LEAK", "tf_account_release"),
+    Mutant("a free in 64 is given back twice", "MUTANT_TWICE", "tf_account_release"),
+    Mutant("the limit is 2 MiB too high", "MUTANT_LIMIT", "tf_account_charge"),
+    Mutant("a dead process's memory stays", "MUTANT_REAP", "tf_account_reap"),
+    Mutant(
+        "whoever overtakes a stopped process leaves no mark",
+        "MUTANT_HELP",
+        patch=("account.c", "help(state, before, phase);", "if (0) help(state, before, phase);"),
+    ),
 )
+
+
+def mutant_scenarios() -> list[Scenario]:
+    """What a broken hook must go through; linear memory alone, which the sound hook has just passed."""
+    return [rounds(2, 4, 3, 400, "linear"), storm(4, 2, 20), step("alloc", 3)]
 
 
 def rounds(processes: int, threads: int, count: int, operations: int, *kinds: str) -> Scenario:

@@ -66,16 +66,22 @@ class Bench:
         exported = {line.split()[0] for line in (self.hook / "symbols.txt").read_text().splitlines() if line.strip()}
         return {kind: exported.issuperset(symbols) for kind, symbols in plan.KINDS.items()}
 
-    def mutant(self, mutant: plan.Mutant) -> Path:
-        """A hook with one function of the account wrapped."""
-        source = self.folder / mutant.macro
+    def mutant(self, mutant: plan.Mutant) -> Path | None:
+        """A hook that is broken in one place; None when its source has changed so much that the place is gone."""
+        source, build = self.folder / mutant.macro, self.folder / "mutants" / mutant.macro
         shutil.copytree(self.workshop.HOOK_SOURCE, source, ignore=shutil.ignore_patterns("build"))
-        shutil.copy(HERE / "mutant.c", source / "src" / "mutant.c")
-        cc = f"gcc -D{mutant.macro} -Wl,--wrap={mutant.wrapped}"
-        self.workshop.make(
-            source, self.folder / "mutants" / mutant.macro, str(self.folder / "mutants" / mutant.macro / "libtenfold.so"), CC=cc
-        )
-        return self.folder / "mutants" / mutant.macro
+        name, line, replacement = mutant.patch
+        if name:
+            text = (source / "src" / name).read_text(encoding="utf-8")
+            if line not in text:
+                return None
+            (source / "src" / name).write_text(text.replace(line, replacement), encoding="utf-8")
+            cc = "gcc"
+        else:
+            shutil.copy(HERE / "mutant.c", source / "src" / "mutant.c")
+            cc = f"gcc -D{mutant.macro} -Wl,--wrap={mutant.wrapped}"
+        self.workshop.make(source, build, str(build / "libtenfold.so"), CC=cc)
+        return build
 
     def command(self, scenario: plan.Scenario, kinds: list[str], hook: Path, seed: int) -> list[str]:
         self.slots += 1
@@ -201,16 +207,18 @@ def report(bench: Bench, scenario: plan.Scenario, kinds: list[str], seed: int, a
 
 
 def check_mutants(bench: Bench, seed: int) -> int:
-    """How many broken hooks the oracle does not find. Linear memory alone, which the sound hook has just passed."""
-    kinds = ["linear"]
+    """How many broken hooks the oracle does not find."""
     missed = 0
     for mutant in plan.MUTANTS:
         hook = bench.mutant(mutant)
+        if hook is None:
+            print(f"skip: a hook in which {mutant.name}: {mutant.patch[0]} no longer has the line {mutant.patch[1]!r}")
+            continue
         found = ""
-        for scenario in (plan.rounds(2, 4, 3, 400, "linear"), plan.storm(4, 2, 20)):
-            status, answer = bench.play(scenario, kinds, hook, seed)
+        for scenario in plan.mutant_scenarios():
+            status, answer = bench.play(scenario, ["linear"], hook, seed)
             if status == 1:
-                found = answer["problem"]
+                found = f"{scenario.name}: {answer['problem']}"
                 break
         missed += not found
         print(f"  found: {mutant.name}: {found}" if found else f"FAILED a broken hook was not found: {mutant.name}", flush=True)
