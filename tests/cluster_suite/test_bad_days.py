@@ -99,7 +99,8 @@ def test_slices_live_through_a_restart_of_the_kubelet_and_of_containerd(cluster:
 def test_container_that_restarts_gets_its_own_slice_back(cluster: Cluster, namespace: str, image: str) -> None:
     first = one_slice(cluster, namespace, image, restartPolicy="Always")
     before = seen_now(cluster, namespace, first.name)
-    cluster.kubectl("exec", "-n", namespace, first.name, "--", "sh", "-c", "kill -9 -1 || true")
+    (status,) = cluster.core.read_namespaced_pod(first.name, namespace).status.container_statuses
+    on(first.node, "ctr", "-n", "k8s.io", "tasks", "kill", "--signal", "SIGKILL", status.container_id.rpartition("/")[2])
 
     def back() -> bool:
         return any(view.restarts and view.phase == "Running" and view.inside for view in cluster.views(namespace))
