@@ -71,11 +71,11 @@ def jain(values: list[float]) -> float:
 
 def slow_neighbour(case: Case, tenant: Tenant) -> bool:
     """Somebody's kernels are ten times ours: whoever waits behind one of them is late by a good part of a window."""
-    return any(
-        max(other.kernel_us) * (1 + 2 * other.cv) >= 10 * tenant.mean_us and max(other.kernel_us) > 1000
-        for other in case.tenants
-        if other is not tenant
-    )
+    for other in case.tenants:
+        largest_us = max(other.kernel_us) * (1 + 2 * other.cv)
+        if other is not tenant and largest_us > 1000 and largest_us >= 10 * tenant.mean_us:
+            return True
+    return False
 
 
 def steady(case: Case, number: int, tenant: Tenant, result: dict[str, Any]) -> Iterator[Verdict]:
@@ -126,11 +126,8 @@ def changing(case: Case, number: int, tenant: Tenant, result: dict[str, Any]) ->
     per_window = round(cases.WINDOW_MS / case.window_ms)
     windows = result["windows"]
     timeline = limits_over_time(case, number)
-    steps = [
-        (at, limit, (timeline[i + 1][0] if i + 1 < len(timeline) else case.warmup_ms + case.length_ms))
-        for i, (at, limit) in enumerate(timeline)
-    ]
-    for at_ms, limit, until_ms in steps:
+    ends_ms = [at_ms for at_ms, _ in timeline[1:]] + [case.warmup_ms + case.length_ms]
+    for (at_ms, limit), until_ms in zip(timeline, ends_ms):
         begin_ms = max(at_ms, tenant.start_ms, case.warmup_ms) + CHANGE_MS
         first = int((begin_ms - case.warmup_ms) / case.window_ms) + 1
         last = int((until_ms - case.warmup_ms) / case.window_ms)
@@ -142,13 +139,8 @@ def changing(case: Case, number: int, tenant: Tenant, result: dict[str, Any]) ->
         # single windows may split a kernel; their bound is the mean error, and one kernel for the worst
         yield Verdict(case, number, f"MAE 300 ms after {limit} at {at_ms:g} ms", sum(errors) / len(errors), MAE_POINTS)
         first_error = sum(errors[:per_window]) / len(errors[:per_window])
-        yield Verdict(
-            case,
-            number,
-            f"first window after {limit} at {at_ms:g} ms",
-            first_error,
-            MAE_POINTS + 100 * tenant.mean_us / 1000 / cases.WINDOW_MS,
-        )
+        one_kernel = 100 * tenant.mean_us / 1000 / cases.WINDOW_MS
+        yield Verdict(case, number, f"first window after {limit} at {at_ms:g} ms", first_error, MAE_POINTS + one_kernel)
 
 
 def flapping(case: Case, number: int, result: dict[str, Any]) -> Iterator[Verdict]:

@@ -138,6 +138,7 @@ static void a_lowered_limit_ends_what_was_saved(void)
     run_kernel(&world, key_of(1), MS);
     for (int seen = 0; seen < 2; seen++) { /* with the bank filled before the change, and with the idle time still unseen */
         world.policy.limit_percent = 50;
+        run_kernel(&world, key_of(1), MS);
         world.now_ns += 10 * SECOND;
         if (seen)
             run_kernel(&world, key_of(1), MS);

@@ -16,31 +16,26 @@ from .cases import Case
 HERE = Path(__file__).resolve().parent
 
 # What a limiter may lose, and the group of small() that must notice it; "laws": limit_test.c must.
+EARNED = "earned = (int64_t)(passed_ns * earn_percent / 100);"
+BANK = "return bank > 2 * CHUNK_NS ? bank : 2 * CHUNK_NS;"
+SUPERVISED = "    none.supervised = 1;\n"
+OLD_CREDIT = "if (credit > CHUNK_NS)\n"
+INFLIGHT = "if (inflight_ns > max_u64(INFLIGHT_NS, cost_ns)"
+UNKNOWN = "if (!known && process->unknown_count > 0 "
+MORE = "more_ns = (int64_t)(price->cost_ns - segment->charged_ns);"
 MUTATIONS = {
-    "never refills": ("earned = (int64_t)(passed_ns * earn_percent / 100);", "earned = (int64_t)(passed_ns * 0);", "alone"),
+    "never refills": (EARNED, "earned = (int64_t)(passed_ns * 0);", "alone"),
+    "refills twice": (EARNED, "earned = (int64_t)(passed_ns * earn_percent / 50);", "alone"),
     "never waits": ("if (credit < wanted) {", "if (credit < wanted && 0) {", "alone"),
-    "never settles": ("more_ns = (int64_t)(cost_ns - segment->charged_ns);", "more_ns = 0;", "alone"),
-    "refills twice": ("earned = (int64_t)(passed_ns * earn_percent / 100);", "earned = (int64_t)(passed_ns * earn_percent / 50);", "alone"),
+    "never settles": (MORE, "more_ns = 0 * (int64_t)price->cost_ns;", "alone"),
     "charges overlapping streams twice": ("return length_ns - min_u64(covered_ns, length_ns);", "return length_ns;", "streams"),
     "hides a long kernel's debt behind a full bank": ("if (cost_ns > (uint64_t)CHUNK_NS)", "if (0)", "long"),
-    "ignores NVML": ("    none.supervised = 1;\n", "    none.supervised = 1;\n    if (observed_ns > 0) return none;\n", "shared"),
-    "forgets what idle time earned": ("return bank > 2 * CHUNK_NS ? bank : 2 * CHUNK_NS;", "return 2 * CHUNK_NS;", "duty"),
-    "keeps idle time for ever": ("return bank > 2 * CHUNK_NS ? bank : 2 * CHUNK_NS;", "return bank * 1000;", "duty"),
-    "keeps the credit of the old limit": (
-        "if (credit > CHUNK_NS)\n            atomic_compare",
-        "if (0)\n            atomic_compare",
-        "laws",
-    ),
-    "lets the queue grow": (
-        "if (inflight_ns > max_u64(INFLIGHT_NS, cost_ns)",
-        "if (0 && inflight_ns > max_u64(INFLIGHT_NS, cost_ns)",
-        "laws",
-    ),
-    "does not block on an unknown kernel": (
-        "if (!known && process->unknown_count > 0 ",
-        "if (0 && !known && process->unknown_count > 0 ",
-        "unknown",
-    ),
+    "ignores NVML": (SUPERVISED, SUPERVISED + "    if (observed_ns > 0) return none;\n", "shared"),
+    "forgets what idle time earned": (BANK, "return 2 * CHUNK_NS;", "duty"),
+    "keeps idle time for ever": (BANK, "return bank * 1000;", "duty"),
+    "keeps the credit of the old limit": (OLD_CREDIT, "if (0)\n", "laws"),
+    "lets the queue grow": (INFLIGHT, INFLIGHT.replace("if (", "if (0 && "), "laws"),
+    "does not block on an unknown kernel": (UNKNOWN, UNKNOWN.replace("if (", "if (0 && "), "unknown"),
 }
 
 
@@ -69,11 +64,23 @@ def misses(program: Path, todo: Sequence[Case]) -> list[str]:
     return [str(verdict) for verdict in run.judge_all(todo, run.run(program, todo, timeout_s=60)) if verdict.missed]
 
 
-def build_laws(folder: Path, limiter: Path, compiler: str = "gcc", flags: Sequence[str] = ("-O1",)) -> Path:
+def build_laws(folder: Path, limiter: Sequence[Path], compiler: str = "gcc", flags: Sequence[str] = ("-O1",)) -> Path:
     program = folder / "limit_test"
-    command = [compiler, "-std=gnu11", "-g", *flags, "-I", str(run.LIMITER.parent), "-o", str(program)]
-    subprocess.run([*command, str(HERE / "limit_test.c"), str(limiter), "-lm", "-lpthread"], check=True)
+    command = [compiler, "-std=gnu11", "-g", *flags, "-I", str(run.LIMITER), "-o", str(program)]
+    subprocess.run([*command, str(HERE / "limit_test.c"), *map(str, limiter), "-lm", "-lpthread"], check=True)
     return program
+
+
+def mutate(folder: Path, old: str, new: str) -> list[Path]:
+    """The limiter's files, the one that contains ``old`` with ``new`` instead."""
+    sources = sorted(run.LIMITER.glob("limit*.c"))
+    found = [source for source in sources if old in source.read_text(encoding="utf-8")]
+    assert len(found) == 1, f"{old!r} is in {len(found)} of the limiter's files, expected one; adapt the mutation"
+    text = found[0].read_text(encoding="utf-8")
+    assert text.count(old) == 1
+    mutant = folder / found[0].name
+    mutant.write_text(text.replace(old, new), encoding="utf-8")
+    return [mutant if source == found[0] else source for source in sources]
 
 
 @pytest.fixture(scope="module")
@@ -119,14 +126,11 @@ def test_the_limiter_meets_the_mutants_cases(bench: Path, group: str) -> None:
 @pytest.mark.parametrize("mutation", MUTATIONS)
 def test_a_broken_limiter_is_noticed(tmp_path: Path, mutation: str) -> None:
     old, new, group = MUTATIONS[mutation]
-    source = run.LIMITER.read_text(encoding="utf-8")
-    assert source.count(old) == 1, f"limit.c no longer contains what {mutation!r} replaces; adapt the mutation"
-    mutant = tmp_path / "limit.c"
-    mutant.write_text(source.replace(old, new), encoding="utf-8")
+    limiter = mutate(tmp_path, old, new)
     if group == "laws":
-        assert subprocess.run([build_laws(tmp_path, mutant)], capture_output=True, timeout=60, check=False).returncode == 1
+        assert subprocess.run([build_laws(tmp_path, limiter)], capture_output=True, timeout=60, check=False).returncode == 1
     else:
-        assert misses(run.build(tmp_path, mutant, [*run.FLAGS, "-Wno-error"]), small()[group]) != []
+        assert misses(run.build(tmp_path, limiter, [*run.FLAGS, "-Wno-error"]), small()[group]) != []
 
 
 @pytest.mark.parametrize(
@@ -140,7 +144,7 @@ def test_a_broken_limiter_is_noticed(tmp_path: Path, mutation: str) -> None:
     ids=lambda value: value if isinstance(value, str) else value[-1].rpartition("=")[2],
 )
 def test_the_laws_of_the_controller(tmp_path: Path, compiler: str, flags: Sequence[str]) -> None:
-    program = build_laws(tmp_path, run.LIMITER, compiler, ["-Wall", "-Wextra", "-Werror", *flags])
+    program = build_laws(tmp_path, sorted(run.LIMITER.glob("limit*.c")), compiler, ["-Wall", "-Wextra", "-Werror", *flags])
     # without address randomisation: gcc 12's thread sanitizer does not know the layout of newer kernels
     start = shlex.split("setarch -R") if "-fsanitize=thread" in flags else []
     done = subprocess.run([*start, str(program)], capture_output=True, text=True, timeout=120, check=False)

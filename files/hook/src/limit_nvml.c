@@ -1,0 +1,174 @@
+/* limit_nvml.c - how much of what events measured was ours.
+ *
+ * Owns:    the time lines of measured and of estimated work, their comparison with NVML's own time, the factor from it.
+ *
+ * Events measure how long our work took; under time slicing that includes the slices of others. NVML says how much was ours.
+ *   agreement   nobody interferes: a launch costs what was measured, to the microsecond.
+ *   less        somebody does: what one segment measured says little about its cost, and NVML cannot single it out. A launch costs
+ *               mostly the estimate of its key, times the factor by which NVML's time differs from all estimates of late. Both
+ *               move slowly, so neighbours cannot shake each other through their measurements.
+ *
+ * Trust:   the sums are the tenant's to write; they are clamped, and at worst they misprice the tenant's own launches.
+ * Next:    limit_settle.c fills the time lines and prices with the factor. */
+#include "limit_internal.h"
+
+#define OBSERVATION_AGE_NS UINT64_C(5000000000) /* NVML's word counts so long */
+#define MEMORY_NS UINT64_C(2500000000)          /* over which NVML's and our own sums are compared */
+#define MEMORY_SEGMENTS 32u                     /* but at least over so many of the longest estimates */
+#define CHANGE_SHARE 32u                        /* a window apart from the past by more than 3 % of its length tells of a change: */
+#define CHANGE_KEEP 250u                        /* so much of the past, per mille, is then kept */
+#define UNSEEN_MAX 4u                           /* windows of nothing from NVML until it counts as blind */
+#define TIMELINE_NS (TF_LIMIT_TIMELINE * BUCKET_NS)
+#define SETTLE_NS UINT64_C(20000000) /* from the end of a segment to its settlement, at most: poll and a busy host */
+
+struct limit_contention limit_read_contention(const struct tf_limit_state *state, uint64_t now_ns)
+{
+    struct limit_contention none = {ONE, ONE, 0, 0};
+    uint64_t observed_ns = get(state->observed_at_ns);
+    if (observed_ns == 0 || observed_ns > now_ns + CLOCK_JUMP_NS || (now_ns > observed_ns && now_ns - observed_ns > OBSERVATION_AGE_NS))
+        return none;
+    none.supervised = 1;
+    uint64_t busy = min_u64(get(state->busy_sum_ns), UINT64_C(1) << 40);
+    uint64_t measured = min_u64(get(state->measured_sum_ns), UINT64_C(1) << 40);
+    uint64_t estimated = min_u64(get(state->estimated_sum_ns), UINT64_C(1) << 40);
+    uint64_t window = min_u64(get(state->window_sum_ns), UINT64_C(1) << 40);
+    uint64_t apart = busy > measured ? busy - measured : measured - busy;
+    /* NVML counts whole percents: closer than about half of one is agreement. A segment that crosses the end of a window is split in
+     * proportion, which is off by a part of its length */
+    if (get(state->unseen) >= UNSEEN_MAX) /* NVML sees nothing of us: it looks at another process */
+        return none;
+    if (measured == 0 || estimated == 0 || apart <= (window * 6 / 1000 + min_u64(get(state->longest_ns), MEASURED_MAX_NS) / 4 + BUCKET_NS / 64) / (get(state->contended_since_ns) != 0 ? 2 : 1))
+        return none;
+    if (busy > measured)
+        return (struct limit_contention){(uint32_t)min_u64((busy << 16) / measured, ONE + ONE / 20), ONE, 0, 1};
+    return (struct limit_contention){(uint32_t)max_u64(FACTOR_MIN, min_u64((busy << 16) / estimated, 4 * ONE)), (uint32_t)((busy << 16) / measured), 1, 1};
+}
+
+void limit_add_timeline(_Atomic uint32_t *timeline, uint64_t from_ns, uint64_t to_ns, uint64_t amount_ns)
+{
+    if (to_ns <= from_ns || amount_ns == 0)
+        return;
+    if (to_ns - from_ns >= TIMELINE_NS) { /* only the last turn is kept */
+        amount_ns = (uint64_t)((double)amount_ns * (double)(TIMELINE_NS - BUCKET_NS) / (double)(to_ns - from_ns));
+        from_ns = to_ns - (TIMELINE_NS - BUCKET_NS);
+    }
+    uint64_t amount_us_per_1024_ns = amount_ns * 1024 / (to_ns - from_ns); /* density, 10 bits of fraction */
+    for (uint64_t bucket = from_ns / BUCKET_NS; bucket * BUCKET_NS < to_ns; bucket++) {
+        uint64_t low_ns = max_u64(from_ns, bucket * BUCKET_NS);
+        uint64_t high_ns = min_u64(to_ns, (bucket + 1) * BUCKET_NS);
+        uint32_t piece_us = (uint32_t)(((high_ns - low_ns) * amount_us_per_1024_ns / 1024 + 500) / 1000);
+        uint32_t turn = (uint32_t)(bucket / TF_LIMIT_TIMELINE) << 24;
+        _Atomic uint32_t *slot = &timeline[bucket % TF_LIMIT_TIMELINE];
+        uint32_t seen = get(*slot);
+        for (int i = 0; i < CAS_TRIES; i++) {
+            uint32_t sum_us = ((seen ^ turn) >> 24 == 0 ? seen & 0xffffff : 0) + piece_us;
+            if (atomic_compare_exchange_weak_explicit(slot, &seen, turn | (sum_us > 0xffffff ? 0xffffff : sum_us), relaxed, relaxed))
+                break;
+        }
+    }
+}
+
+static uint64_t sum_timeline(const _Atomic uint32_t *timeline, uint64_t from_ns, uint64_t to_ns)
+{
+    uint64_t sum_ns = 0;
+    for (uint64_t bucket = from_ns / BUCKET_NS; bucket * BUCKET_NS < to_ns; bucket++) {
+        uint64_t low_ns = max_u64(from_ns, bucket * BUCKET_NS);
+        uint64_t high_ns = min_u64(to_ns, (bucket + 1) * BUCKET_NS);
+        uint32_t seen = get(timeline[bucket % TF_LIMIT_TIMELINE]);
+        if (seen >> 24 == ((uint32_t)(bucket / TF_LIMIT_TIMELINE) & 255))
+            sum_ns += (uint64_t)(seen & 0xffffff) * 1000 * ((high_ns - low_ns) / 1000) / (BUCKET_NS / 1000);
+    }
+    return sum_ns;
+}
+
+/* Whether now / busy_now is above (1) or below (2) past / busy_past, or about the same (0). */
+static int differs(uint64_t busy_now_ns, uint64_t busy_past_ns, uint64_t now_ns, uint64_t past_ns, uint64_t margin_ns)
+{
+    double expected_ns = (double)busy_now_ns * (double)past_ns / (double)busy_past_ns;
+    double apart_ns = expected_ns - (double)now_ns;
+    return apart_ns > (double)margin_ns ? 2 : -apart_ns > (double)margin_ns ? 1 : 0;
+}
+
+/* Older windows fade within MEMORY_NS, so that the factor follows a change of neighbours; long segments, which few windows hold and
+ * whose splitting between windows is a guess, need a longer memory. */
+static void compare(struct tf_limit_state *state, const struct tf_limit_observation *observation, uint64_t now_ns)
+{
+    uint64_t window_ns = observation->to_ns - observation->from_ns;
+    uint64_t longest_ns = min_u64(get(state->longest_ns), MEASURED_MAX_NS);
+    uint64_t slowest_ns = min_u64(get(state->slowest_ns), MEASURED_MAX_NS);
+    uint64_t measured_now_ns = sum_timeline(state->measured, observation->from_ns, observation->to_ns);
+    uint64_t estimated_now_ns = sum_timeline(state->estimated, observation->from_ns, observation->to_ns);
+    uint64_t busy_ns = min_u64(get(state->busy_sum_ns), SUM_MAX_NS);
+    uint64_t measured_ns = min_u64(get(state->measured_sum_ns), SUM_MAX_NS);
+    uint64_t estimated_ns = min_u64(get(state->estimated_sum_ns), SUM_MAX_NS);
+
+    /* nothing seen is anything below a percent; but if that goes on while we measure more, NVML looks at another process */
+    uint64_t seen_ns = observation->busy_ns == 0 && measured_now_ns > 0 ? window_ns / 200 : observation->busy_ns;
+    if (observation->busy_ns > 0)
+        put(state->unseen, 0);
+    else if (measured_now_ns > window_ns / 32)
+        put(state->unseen, get(state->unseen) < UNSEEN_MAX ? get(state->unseen) + 1 : UNSEEN_MAX);
+
+    uint64_t memory_ns = max_u64(MEMORY_NS, MEMORY_SEGMENTS * longest_ns);
+    uint64_t keep = 1000 - min_u64(1000 * window_ns / memory_ns, 500); /* per mille */
+    uint64_t margin_ns = window_ns / CHANGE_SHARE + longest_ns / 2;
+    int side = busy_ns == 0 ? 0 : differs(seen_ns, busy_ns, measured_now_ns, measured_ns, margin_ns);
+    if (side == 0 && busy_ns > 0)
+        side = differs(seen_ns, busy_ns, estimated_now_ns, estimated_ns, margin_ns);
+    if (side != 0 && (uint32_t)side == get(state->differed))
+        keep = CHANGE_KEEP; /* twice the same way (what the cut of a bucket adds here it takes there): the old windows mislead */
+    put(state->differed, (uint32_t)side);
+    put(state->busy_sum_ns, seen_ns + busy_ns * keep / 1000);
+    put(state->measured_sum_ns, measured_now_ns + measured_ns * keep / 1000);
+    put(state->estimated_sum_ns, estimated_now_ns + estimated_ns * keep / 1000);
+    put(state->window_sum_ns, window_ns + min_u64(get(state->window_sum_ns), SUM_MAX_NS) * keep / 1000);
+    put(state->longest_ns, longest_ns - longest_ns / 1024 * min_u64(100 * window_ns / MEMORY_NS, 1024));
+    put(state->slowest_ns, slowest_ns - slowest_ns / 1024 * min_u64(100 * window_ns / MEMORY_NS, 1024));
+    put(state->observed_at_ns, now_ns);
+
+    /* what was charged as measured before NVML showed the neighbour is given back; the next refill clamps it to the bank */
+    int contended = limit_read_contention(state, now_ns).contended;
+    uint64_t since_ns = get(state->contended_since_ns);
+    if (contended && since_ns == 0)
+        put(state->contended_since_ns, since_ns = now_ns);
+    else if (!contended && since_ns != 0)
+        put(state->contended_since_ns, 0);
+    uint64_t owned_ns = seen_ns + window_ns * 6 / 1000 + longest_ns / 2;
+    if (contended && observation->to_ns <= since_ns && measured_now_ns > owned_ns)
+        atomic_fetch_add_explicit(&state->credit_ns, (int64_t)min_u64(measured_now_ns - owned_ns, 4 * TIMELINE_NS), relaxed);
+}
+
+void tf_limit_observe_busy(struct tf_limit_state *state, struct tf_limit_process *process, uint64_t from_ns, uint64_t to_ns,
+                           uint64_t own_busy_ns, uint64_t now_ns)
+{
+    if (to_ns <= from_ns || to_ns - from_ns > TIMELINE_NS / 2 || to_ns > now_ns || now_ns > INT64_MAX || !limit_enter(process, 1000))
+        return;
+    if (process->observation_count == TF_LIMIT_OBSERVATIONS) {
+        process->observation_first++;
+        process->observation_count--;
+    }
+    process->observations[(process->observation_first + process->observation_count++) % TF_LIMIT_OBSERVATIONS] =
+        (struct tf_limit_observation){from_ns, to_ns, min_u64(own_busy_ns, to_ns - from_ns)};
+    /* a segment enters the time line when it is settled: an observation is compared when those it saw have been */
+    uint64_t settled_ns = now_ns - min_u64(now_ns, min_u64(get(state->slowest_ns), TIMELINE_NS) * 3 / 2 + SETTLE_NS);
+    settled_ns = max_u64(settled_ns, now_ns - min_u64(now_ns, TIMELINE_NS / 2));
+    while (process->observation_count > 0) {
+        struct tf_limit_observation *oldest = &process->observations[process->observation_first % TF_LIMIT_OBSERVATIONS];
+        if ((oldest->to_ns / BUCKET_NS + 1) * BUCKET_NS > settled_ns) /* its last bucket still grows */
+            break;
+        if (now_ns - oldest->from_ns < TIMELINE_NS - BUCKET_NS)
+            compare(state, oldest, now_ns);
+        process->observation_first++;
+        process->observation_count--;
+    }
+    limit_leave(process);
+}
+
+void limit_forget_sums(struct tf_limit_state *state)
+{
+    put(state->busy_sum_ns, 0);
+    put(state->measured_sum_ns, 0);
+    put(state->estimated_sum_ns, 0);
+    put(state->window_sum_ns, 0);
+    put(state->longest_ns, 0);
+}
