@@ -151,9 +151,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             for number, tenant in enumerate(result["tenants"]):
                 target = judge.target_percent(case, case.tenants[number])
                 mae = sum(abs(window - target) for window in tenant["windows"]) / len(tenant["windows"])
-                print(
-                    f"{case.label}, tenant {number}: target {target:.1f} mean {tenant['mean']:.2f} MAE {mae:.2f} ledger {tenant['used']:.2f}"
-                )
+                numbers = f"target {target:.1f} mean {tenant['mean']:.2f} MAE {mae:.2f} ledger {tenant['used']:.2f}"
+                print(f"{case.label}, tenant {number}: {numbers}")
     print(table(verdicts))
     verdicts, held_out_summary = judge_held_out(verdicts)
     if held_out_summary:
