@@ -137,13 +137,14 @@ static struct price make_price(struct tf_limit_state *state, struct tf_limit_pro
 
 /* Corrects the charge; returns by how much, positive: more was used. */
 static int64_t correct_charge(struct tf_limit_state *state, struct tf_limit_process *process, const struct tf_limit_policy *policy,
-                              const struct tf_limit_segment *segment, const struct price *price, uint64_t begin_ns, uint64_t length_ns,
-                              uint64_t now_ns)
+                              const struct tf_limit_segment *segment, const struct price *price, uint32_t share, uint64_t begin_ns,
+                              uint64_t length_ns, uint64_t now_ns)
 {
     int64_t more_ns = (int64_t)(price->cost_ns - segment->charged_ns);
     uint32_t limit = limit_percent_in_force(policy);
     if (limit < 100) {
-        process->entitled_ns -= more_ns;
+        /* between the processes of a container the measurement counts, which they all take alike; their estimates may differ */
+        process->entitled_ns -= (int64_t)(price->busy_ns * min_u64(share, ONE) >> 16) - (int64_t)segment->charged_ns;
         limit_add_credit(state, -more_ns, limit_bank_ns(policy, limit), limit);
     }
     uint64_t own_ns = min_u64(length_ns, price->estimated_ns * limit_ratio(process) >> 16);
@@ -171,7 +172,7 @@ int tf_limit_settle(struct tf_limit_state *state, struct tf_limit_process *proce
     int64_t more_ns = 0;
     if (segment->launches == 1 || segment->host_span_ns <= length_ns / BATCH_GAP_SHARE) {
         struct price price = make_price(state, process, segment, &contention, begin_ns, length_ns, now_ns);
-        more_ns = correct_charge(state, process, policy, segment, &price, begin_ns, length_ns, now_ns);
+        more_ns = correct_charge(state, process, policy, segment, &price, contention.share, begin_ns, length_ns, now_ns);
     } else { /* as if it had not been measured */
         process->segmented_ns -= min_u64(segment->charged_ns, process->segmented_ns);
         limit_stop_batches(process);

@@ -128,7 +128,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     size.add_argument("--quick", action="store_true", help="the default: every kind of case, few limits")
     size.add_argument("--full", action="store_true", help="limits 1 to 99, three seeds, every parameter at +-50 %% on every shared case")
     parser.add_argument("--held-out", type=int, metavar="N", help="random cases (default: 150 quick, 600 full)")
-    parser.add_argument("--held-out-seed", type=int, default=20261130, metavar="S")
+    parser.add_argument("--held-out-seed", type=int, default=271828, metavar="S")
     parser.add_argument("--only", metavar="TEXT", help="cases whose label contains TEXT")
     parser.add_argument("--verbose", action="store_true", help="every tenant's mean and error")
     options = parser.parse_args(argv)
