@@ -138,13 +138,12 @@ def test_after_a_reboot_no_pod_sees_a_wrong_card(cluster: Cluster, namespace: st
 
 @contextmanager
 def api_server_stopped() -> Iterator[None]:
-    # Killed, not stopped: a graceful end waits a minute for the watches of kubelets and controllers. Masked, so that systemd leaves it down.
-    on("tenfold-control", "systemctl", "mask", "--runtime", "kube-apiserver")
+    # A graceful end waits a minute for the watches of kubelets and controllers: the stop job keeps systemd from starting it again.
+    on("tenfold-control", "systemctl", "stop", "--no-block", "kube-apiserver")
     on("tenfold-control", "systemctl", "kill", "--signal=SIGKILL", "kube-apiserver")
     try:
         yield
     finally:
-        on("tenfold-control", "systemctl", "unmask", "--runtime", "kube-apiserver")
         on("tenfold-control", "systemctl", "start", "kube-apiserver")
 
 
