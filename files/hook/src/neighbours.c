@@ -11,9 +11,10 @@
 #include <string.h>
 #include <time.h>
 
-enum { PROCESSES_MAX = 256, ROUNDS = 3, ATTEMPTS_MAX = 40 };
+enum { PROCESSES_MAX = 256, ROUNDS = 3, ATTEMPTS_MAX = 40, FIRST_OBSERVATIONS = 6 };
 #define OBSERVE_NS 500000000ull
-#define SIBLING_NS 400000000ull /* another process of the container told the limiter less than this ago */
+#define OBSERVE_FIRST_NS 170000000ull /* in the beginning: NVML's shortest window, so that contention is known within half a second */
+#define SIBLING_SHARE 8 / 10          /* of the period: another process of the container told the limiter less than this ago */
 #define FRESH_NS 3000000000ull
 #define BLOCK_BYTES (2ull << 20)
 
@@ -22,6 +23,7 @@ struct card {
     uint64_t tried_ns;
     uint64_t last_sample_us;
     uint32_t attempts;
+    uint32_t observations;
     uint32_t driver_pid; /* 0: not known */
     _Atomic uint32_t pressure;
     _Atomic uint64_t pressure_ns;
@@ -43,6 +45,8 @@ uint32_t tf_neighbours_pressure(int gpu, uint64_t now_ns)
         return TF_LIMIT_PRESSURE_EQUAL;
     return atomic_load_explicit(&cards[gpu].pressure, memory_order_relaxed);
 }
+
+static uint64_t period_ns(const struct card *card) { return card->observations < FIRST_OBSERVATIONS ? OBSERVE_FIRST_NS : OBSERVE_NS; }
 
 static const struct tf_nvml *ready_nvml(void)
 {
@@ -210,9 +214,10 @@ static void tell_limiter(struct tf_container *container, int gpu, struct tf_limi
     atomic_store_explicit(&card->pressure, reading->others_work ? TF_LIMIT_PRESSURE_EQUAL : TF_LIMIT_PRESSURE_NONE, memory_order_relaxed);
     atomic_store_explicit(&card->pressure_ns, now_ns, memory_order_relaxed);
     uint64_t told_ns = atomic_load_explicit(&state->observed_at_ns, memory_order_relaxed);
-    if (!before_us || (told_ns <= now_ns && now_ns - told_ns < SIBLING_NS))
+    if (!before_us || (told_ns <= now_ns && now_ns - told_ns < period_ns(card) * SIBLING_SHARE))
         return;
     uint64_t from_ns = monotonic_of(before_us, now_ns), to_ns = monotonic_of(reading->newest_us, now_ns);
+    card->observations++;
     double busy_ns = reading->own_percent / 100.0 * (double)(to_ns - from_ns);
     tf_limit_observe_busy(state, process, from_ns, to_ns, (uint64_t)busy_ns, now_ns);
 }
@@ -229,7 +234,7 @@ static int ordinal_of(struct tf_container *container, const struct tf_cuda *cuda
 void tf_neighbours_observe(struct tf_container *container, const struct tf_cuda *cuda, int gpu, struct tf_limit_process *process, uint64_t now_ns)
 {
     struct card *card = &cards[gpu];
-    if (now_ns - card->tried_ns < OBSERVE_NS)
+    if (now_ns - card->tried_ns < period_ns(card))
         return;
     card->tried_ns = now_ns;
     const struct tf_nvml *nvml = ready_nvml();

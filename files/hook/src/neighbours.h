@@ -11,7 +11,7 @@
 #include "driver.h"
 #include "limit.h"
 
-/* Twice a second at most: tells the limiter what NVML saw since the last time. */
+/* Twice a second at most, oftener in the beginning: tells the limiter what NVML saw since the last time. */
 void tf_neighbours_observe(struct tf_container *container, const struct tf_cuda *cuda, int gpu, struct tf_limit_process *process, uint64_t now_ns);
 
 /* enum tf_limit_pressure: does another container work on the card? Unknown is equal, the strict side. */
