@@ -335,8 +335,8 @@ def _check_throttle(request: VerifyRequest, report: Report, slot: Path, card: st
         region.write_config(slot, [_quota(request, card, limit)])
         _share_percent(program, LEARN_MS)
         share = _share_percent(program, MEASURE_MS)
-        # A busy host stops the program for tens of milliseconds, and the credit of that time is spent within the same window: the mean holds,
-        # a single window need not. A hook that does not limit misses every window, and the card is then left alone.
+        # A busy host stops the program for tens of milliseconds, and the credit of that time is spent within the same window: the mean
+        # holds, a single window need not. A hook that does not limit misses every window, and the card is then left alone.
         for _ in range(MEASURE_AGAIN):
             if abs(share - limit) <= CORE_TOLERANCE_POINTS:
                 break
