@@ -129,6 +129,31 @@ def test_neighbours_of_30_and_60_percent_both_get_what_they_may(make_slot: Calla
     assert shares[-1] == [pytest.approx(30, abs=TOLERANCE_POINTS), pytest.approx(60, abs=TOLERANCE_POINTS)], shares
 
 
+def test_an_elastic_limit_holds_only_while_another_tenant_works(make_slot: Callable[..., Slot]) -> None:
+    slot = make_slot(cores=20, mode="elastic")
+    with slot.session() as session:
+        session.share_percent(milliseconds=1500)  # NVML must have seen that nobody else is there
+        assert any(session.share_percent(milliseconds=500) > 80 for _ in range(5))
+        neighbour = make_slot(cores=60).start(scripts.program(SPINNER.format(us=1000)))
+        session.share_percent(milliseconds=2500)
+        shares = [session.share_percent(milliseconds=700) for _ in range(3)]
+        neighbour.kill()
+        neighbour.communicate()
+    assert min(shares) < 30, shares
+
+
+def test_the_hosts_word_about_other_tenants_counts_at_once(make_slot: Callable[..., Slot]) -> None:
+    slot = make_slot(cores=40, mode="priority", pressure="none")
+    with slot.session() as session:
+        assert any(session.share_percent(milliseconds=400) > 80 for _ in range(5))
+        slot.change(pressure="equal")
+        session.share_percent(milliseconds=400)
+        assert_share(lambda: session.share_percent(milliseconds=700), 40, 2 * TOLERANCE_POINTS)
+        slot.change(pressure="higher")
+        session.share_percent(milliseconds=400)
+        assert_share(lambda: session.share_percent(milliseconds=700), 10, 2 * TOLERANCE_POINTS)
+
+
 def slot_of(slot: Slot, pid: int) -> int:
     """What the process with this pid has written as its pid in the driver's eyes."""
     data = (slot.folder / "state").read_bytes()

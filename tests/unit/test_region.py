@@ -56,6 +56,10 @@ LAYOUT = {
     "gpu.mode": (68, "offsetof(struct tenfold_gpu_config, mode)"),
     "gpu.priority": (72, "offsetof(struct tenfold_gpu_config, priority)"),
     "gpu.neighbours": (76, "offsetof(struct tenfold_gpu_config, neighbours)"),
+    "gpu.pressure": (80, "offsetof(struct tenfold_gpu_config, pressure)"),
+    "priority mode": (region.MODES.index("priority"), "TENFOLD_MODE_PRIORITY"),
+    "pressures": (region.PRESSURES.index("equal"), "TENFOLD_PRESSURE_EQUAL"),
+    "higher": (region.PRESSURES.index("higher"), "TENFOLD_PRESSURE_HIGHER"),
     "GPU_STATE_STRIDE": (region.GPU_STATE_STRIDE, "sizeof(struct tenfold_gpu_state)"),
     "state.counters": (region.HEADER_BYTES, "offsetof(struct tenfold_state, slots_high_water)"),
     "state.open_fallbacks": (region.HEADER_BYTES + 8, "offsetof(struct tenfold_state, open_fallbacks)"),
@@ -148,7 +152,7 @@ class TestThePage:
         self, tmp_path_factory: pytest.TempPathFactory, memory: int, cores: int, mode: str, priority: int, policy: str, view: set[str]
     ) -> None:
         folder = tmp_path_factory.mktemp("slot")
-        gpus = [quota(memory=memory, cores=cores, mode=mode, priority=priority, neighbours=3), quota(UUID_B)]
+        gpus = [quota(memory=memory, cores=cores, mode=mode, priority=priority, neighbours=3, pressure="lower"), quota(UUID_B)]
         region.create_slot(folder, gpus, policy=policy, view=sorted(view))
         page = region.read_config(folder)
         assert (page.gpus, page.policy, set(page.view), page.generation) == (gpus, policy, view, 1)

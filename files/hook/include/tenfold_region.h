@@ -35,6 +35,16 @@ enum tenfold_mode {
     TENFOLD_MODE_HARD = 0,    /* the core limit holds always */
     TENFOLD_MODE_ELASTIC = 1, /* the core limit holds only while another tenant works on the card */
     TENFOLD_MODE_OFF = 2,     /* no core limit */
+    TENFOLD_MODE_PRIORITY = 3, /* as elastic among equals; a quarter of it while a tenant of higher priority works */
+};
+
+/* Who else works on the card, as far as the host tells; where it does not, the hook looks at NVML, which knows no priorities. */
+enum tenfold_pressure {
+    TENFOLD_PRESSURE_UNKNOWN = 0,
+    TENFOLD_PRESSURE_NONE = 1,
+    TENFOLD_PRESSURE_LOWER = 2,  /* only tenants of lower priority */
+    TENFOLD_PRESSURE_HIGHER = 3, /* a tenant of higher priority */
+    TENFOLD_PRESSURE_EQUAL = 4,
 };
 
 enum tenfold_view {
@@ -62,7 +72,8 @@ struct tenfold_gpu_config {
     uint32_t mode;                 /* enum tenfold_mode */
     int32_t priority;              /* 0 is the highest */
     uint32_t neighbours;           /* other slots that the host booked on this card, for people; 0: none, or not told */
-    uint32_t reserved32[12];
+    uint32_t pressure;             /* enum tenfold_pressure */
+    uint32_t reserved32[11];
 };
 
 /* One of two copies. The checksum is FNV-1a (64 bits) over the whole struct with `checksum` taken as zero. */

@@ -117,7 +117,7 @@ static void take_quota(struct tf_quota *quota, const struct tenfold_gpu_config *
     atomic_store(&quota->core_limit_percent, config->core_limit_percent < 100 ? config->core_limit_percent : 0);
     atomic_store(&quota->mode, config->mode);
     atomic_store(&quota->priority, config->priority);
-    atomic_store(&quota->neighbours, config->neighbours);
+    atomic_store(&quota->pressure, config->pressure);
     atomic_store(&quota->is_listed, true);
 }
 

@@ -27,7 +27,7 @@ struct tf_quota {
     _Atomic uint32_t core_limit_percent;
     _Atomic uint32_t mode;
     _Atomic int32_t priority;
-    _Atomic uint32_t neighbours;
+    _Atomic uint32_t pressure; /* enum tenfold_pressure */
     _Atomic bool is_listed; /* the page names this card */
 };
 

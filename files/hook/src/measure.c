@@ -68,6 +68,18 @@ static struct tf_limit_state *limiter_of(struct tf_container *container, int gpu
     return (struct tf_limit_state *)container->state->gpus[gpu].limiter;
 }
 
+/* The host's word, which knows priorities, before NVML's. */
+static uint32_t pressure_of(struct tf_container *container, int gpu)
+{
+    switch (atomic_load_explicit(&container->quotas[gpu].pressure, memory_order_relaxed)) {
+    case TENFOLD_PRESSURE_NONE: return TF_LIMIT_PRESSURE_NONE;
+    case TENFOLD_PRESSURE_LOWER: return TF_LIMIT_PRESSURE_LOWER;
+    case TENFOLD_PRESSURE_HIGHER: return TF_LIMIT_PRESSURE_HIGHER;
+    case TENFOLD_PRESSURE_EQUAL: return TF_LIMIT_PRESSURE_EQUAL;
+    default: return tf_neighbours_pressure(gpu, now_ns());
+    }
+}
+
 static struct tf_limit_policy policy_of(struct tf_container *container, int gpu)
 {
     struct tf_quota *quota = &container->quotas[gpu];
@@ -75,7 +87,7 @@ static struct tf_limit_policy policy_of(struct tf_container *container, int gpu)
     return (struct tf_limit_policy){
         .limit_percent = atomic_load_explicit(&quota->core_limit_percent, memory_order_relaxed),
         .mode = atomic_load_explicit(&quota->mode, memory_order_relaxed),
-        .pressure = tf_neighbours_pressure(gpu, now_ns()),
+        .pressure = pressure_of(container, gpu),
     };
 }
 

@@ -11,10 +11,12 @@
 #include <string.h>
 #include <time.h>
 
-enum { PROCESSES_MAX = 256, ROUNDS = 3, ATTEMPTS_MAX = 40, FIRST_OBSERVATIONS = 6 };
+enum { PROCESSES_MAX = 256, ROUNDS = 3, ATTEMPTS_MAX = 40, FIRST_READINGS = 8 };
 #define OBSERVE_NS 500000000ull
-#define OBSERVE_FIRST_NS 170000000ull /* in the beginning: NVML's shortest window, so that contention is known within half a second */
+#define OBSERVE_FIRST_NS 170000000ull /* in the beginning: NVML's shortest window, so that the first word comes as early as it can */
+#define WINDOW_LEAST_US 450000ull     /* the limiter compares sums: over less than this, their edges weigh more than their contents */
 #define SIBLING_SHARE 8 / 10          /* of the period: another process of the container told the limiter less than this ago */
+#define ROUNDING_US 1000ull
 #define FRESH_NS 3000000000ull
 #define BLOCK_BYTES (2ull << 20)
 
@@ -23,7 +25,7 @@ struct card {
     uint64_t tried_ns;
     uint64_t last_sample_us;
     uint32_t attempts;
-    uint32_t observations;
+    uint32_t readings;
     uint32_t driver_pid; /* 0: not known */
     _Atomic uint32_t pressure;
     _Atomic uint64_t pressure_ns;
@@ -46,7 +48,7 @@ uint32_t tf_neighbours_pressure(int gpu, uint64_t now_ns)
     return atomic_load_explicit(&cards[gpu].pressure, memory_order_relaxed);
 }
 
-static uint64_t period_ns(const struct card *card) { return card->observations < FIRST_OBSERVATIONS ? OBSERVE_FIRST_NS : OBSERVE_NS; }
+static uint64_t period_ns(const struct card *card) { return card->readings < FIRST_READINGS ? OBSERVE_FIRST_NS : OBSERVE_NS; }
 
 static const struct tf_nvml *ready_nvml(void)
 {
@@ -178,7 +180,9 @@ static bool read_utilisation(const struct tf_container *container, const struct 
     nvmlProcessUtilizationSample_t samples[PROCESSES_MAX];
     unsigned int count = PROCESSES_MAX;
     struct reading reading = {.newest_us = 0};
-    if (nvml->nvmlDeviceGetProcessUtilization(cards[gpu].device, samples, &count, cards[gpu].last_sample_us) != NVML_SUCCESS)
+    /* time stamps are rounded: a moment later than the last one, so that its sample does not come again */
+    uint64_t since_us = cards[gpu].last_sample_us ? cards[gpu].last_sample_us + ROUNDING_US : 0;
+    if (nvml->nvmlDeviceGetProcessUtilization(cards[gpu].device, samples, &count, since_us) != NVML_SUCCESS)
         return false;
     for (unsigned int index = 0; index < count && index < PROCESSES_MAX; index++) {
         const nvmlProcessUtilizationSample_t *sample = &samples[index];
@@ -210,14 +214,16 @@ static void tell_limiter(struct tf_container *container, int gpu, struct tf_limi
     struct card *card = &cards[gpu];
     struct tf_limit_state *state = (struct tf_limit_state *)container->state->gpus[gpu].limiter;
     uint64_t before_us = card->last_sample_us;
-    card->last_sample_us = reading->newest_us;
+    card->readings++;
     atomic_store_explicit(&card->pressure, reading->others_work ? TF_LIMIT_PRESSURE_EQUAL : TF_LIMIT_PRESSURE_NONE, memory_order_relaxed);
     atomic_store_explicit(&card->pressure_ns, now_ns, memory_order_relaxed);
+    if (before_us && reading->newest_us - before_us < WINDOW_LEAST_US)
+        return; /* the next reading is asked from the same point on */
+    card->last_sample_us = reading->newest_us;
     uint64_t told_ns = atomic_load_explicit(&state->observed_at_ns, memory_order_relaxed);
     if (!before_us || (told_ns <= now_ns && now_ns - told_ns < period_ns(card) * SIBLING_SHARE))
         return;
     uint64_t from_ns = monotonic_of(before_us, now_ns), to_ns = monotonic_of(reading->newest_us, now_ns);
-    card->observations++;
     double busy_ns = reading->own_percent / 100.0 * (double)(to_ns - from_ns);
     tf_limit_observe_busy(state, process, from_ns, to_ns, (uint64_t)busy_ns, now_ns);
 }

@@ -1,7 +1,7 @@
 /* vgpuctl.c - looking at a slice and, on the host, changing it.
  *
  *   vgpuctl show [--json] [DIR]          what the slice may use and uses; DIR is a slot's folder, /run/tenfold by default
- *   vgpuctl set DIR [--gpu UUID] [--memory-mib N] [--cores N] [--mode hard|elastic|off]
+ *   vgpuctl set DIR [--gpu UUID] [--memory-mib N] [--cores N] [--mode hard|elastic|off|priority]
  *   vgpuctl verify [DIR]                 are both files whole? exit status 0 or 1
  *
  * Static, because it runs in any image. Reads the state with pread and believes nothing in it; writes the page through config_page.c.
@@ -17,7 +17,9 @@
 
 #define DEFAULT_FOLDER "/run/tenfold"
 
-static const char *const mode_names[] = {"hard", "elastic", "off"};
+static const char *const mode_names[] = {"hard", "elastic", "off", "priority"};
+
+enum { MODES = sizeof mode_names / sizeof *mode_names };
 
 struct slice {
     struct tenfold_config_copy page;
@@ -99,7 +101,7 @@ static uint32_t processes_on(const struct slice *slice, uint32_t index)
     return processes;
 }
 
-static const char *mode_name(uint32_t mode) { return mode < 3 ? mode_names[mode] : "?"; }
+static const char *mode_name(uint32_t mode) { return mode < MODES ? mode_names[mode] : "?"; }
 
 static void show_json(const struct slice *slice)
 {
@@ -245,10 +247,10 @@ static int change_gpu(struct tenfold_gpu_config *config, const char *option, con
             return fail("--cores is '%s', expected 0 to 100 (0 and 100: no limit)%s", value, "");
         config->core_limit_percent = (uint32_t)number;
     } else if (strcmp(option, "--mode") == 0) {
-        for (number = 0; number < 3 && strcmp(value, mode_names[number]) != 0;)
+        for (number = 0; number < MODES && strcmp(value, mode_names[number]) != 0;)
             number++;
-        if (number == 3)
-            return fail("--mode is '%s', expected hard, elastic or off%s", value, "");
+        if (number == MODES)
+            return fail("--mode is '%s', expected hard, elastic, off or priority%s", value, "");
         config->mode = (uint32_t)number;
     } else {
         return fail("unknown option '%s'%s", option, "");
@@ -286,7 +288,7 @@ static int command_set(int argc, char **argv)
 static int usage(void)
 {
     fputs("usage: vgpuctl show [--json] [DIR]\n"
-          "       vgpuctl set DIR [--gpu UUID] [--memory-mib N] [--cores N] [--mode hard|elastic|off]\n"
+          "       vgpuctl set DIR [--gpu UUID] [--memory-mib N] [--cores N] [--mode hard|elastic|off|priority]\n"
           "       vgpuctl verify [DIR]\n"
           "       vgpuctl --version\n", stderr);
     return 2;

@@ -59,7 +59,7 @@ HEADER = struct.Struct("<QIIQQII24x")  # magic, abi_version, header_bytes, file_
 HEADER_GENERATION_OFFSET = 24
 HEADER_ACTIVE_OFFSET = 32
 COPY_HEAD = struct.Struct("<QQIIII32x")  # checksum, generation, gpu_count, policy, view, reserved
-GPU_CONFIG = struct.Struct("<48sQQIIiI48x")  # uuid, memory, overhead reserve, core percent, mode, priority, neighbours
+GPU_CONFIG = struct.Struct("<48sQQIIiII44x")  # uuid, memory, overhead reserve, core percent, mode, priority, neighbours, pressure
 GPU_STATE = struct.Struct("<48sQQQ")  # uuid, used (tagged), gpu_time_us, refusals; 512 bytes each in the file
 GPU_STATE_STRIDE = 512
 STATE_COUNTERS = struct.Struct("<QQQQ")  # slots_high_water, open_fallbacks, unknown_entry_points, reaped
@@ -68,7 +68,8 @@ SLOT_STRIDE = 256
 SLOT_USED_OFFSET = 128
 COPY_BYTES = COPY_HEAD.size + GPUS_MAX * GPU_CONFIG.size
 
-MODES = ("hard", "elastic", "off")
+MODES = ("hard", "elastic", "off", "priority")
+PRESSURES = ("unknown", "none", "lower", "higher", "equal")
 POLICIES = ("closed", "open")
 VIEWS = ("clocks", "compute_mode")
 
@@ -84,7 +85,8 @@ class GpuQuota:
 
     Units:  memory_limit_bytes in bytes, 0 = no limit; core_limit_percent 1 to 99, 0 or 100 = no limit; priority 0 is the highest;
             overhead_reserve_bytes is charged once per process for what the driver itself needs (0 = not charged); neighbours is the number
-            of other slots on the card, a hint for mode "elastic".
+            of other slots on the card, for people. pressure says who else works there, for the modes "elastic" and "priority"; where it is
+            "unknown", the hook asks NVML.
     """
 
     uuid: str
@@ -94,6 +96,7 @@ class GpuQuota:
     priority: int = 0
     overhead_reserve_bytes: int = 0
     neighbours: int = 0
+    pressure: str = "unknown"
 
 
 @dataclass(frozen=True)
@@ -246,6 +249,8 @@ def _check_page(gpus: Sequence[GpuQuota], policy: str, view: Sequence[str]) -> N
             raise RegionError(f"priority of card {quota.uuid!r} is {quota.priority}, expected a 32-bit integer")
         if quota.mode not in MODES:
             raise RegionError(f"mode of card {quota.uuid!r} is {quota.mode!r}, expected one of {', '.join(MODES)}")
+        if quota.pressure not in PRESSURES:
+            raise RegionError(f"pressure on card {quota.uuid!r} is {quota.pressure!r}, expected one of {', '.join(PRESSURES)}")
 
 
 def _is_uuid(text: str) -> bool:
@@ -278,6 +283,7 @@ def _encode_copy(gpus: Sequence[GpuQuota], policy: str, view: Sequence[str], gen
             MODES.index(quota.mode),
             quota.priority,
             quota.neighbours,
+            PRESSURES.index(quota.pressure),
         )
         for quota in gpus
     ).ljust(GPUS_MAX * GPU_CONFIG.size, b"\0")
@@ -333,12 +339,13 @@ def _parse_config(data: bytes, path: Path) -> SlotConfig:
     _sum, generation, gpu_count, policy, view_bits, _reserved = COPY_HEAD.unpack_from(data, offset)
     gpus = []
     for index in range(gpu_count):
-        raw_uuid, memory, overhead, cores, mode, priority, neighbours = GPU_CONFIG.unpack_from(
+        raw_uuid, memory, overhead, cores, mode, priority, neighbours, pressure = GPU_CONFIG.unpack_from(
             data, offset + COPY_HEAD.size + index * GPU_CONFIG.size
         )
         if mode >= len(MODES):
             raise RegionError(f"mode of card {index} in {str(path)!r} is {mode}, expected 0 to {len(MODES) - 1}", path=str(path))
-        gpus.append(GpuQuota(_decode_uuid(raw_uuid), memory, cores, MODES[mode], priority, overhead, neighbours))
+        told = PRESSURES[pressure] if pressure < len(PRESSURES) else "unknown"
+        gpus.append(GpuQuota(_decode_uuid(raw_uuid), memory, cores, MODES[mode], priority, overhead, neighbours, told))
     view = tuple(word for bit, word in enumerate(VIEWS) if view_bits >> bit & 1)
     return SlotConfig(generation, gpus, POLICIES[policy & 1], view)
 
