@@ -31,7 +31,7 @@ def gpu_seconds(slot: Slot) -> float:
     return float(slot.machine.truth()["cards"][0]["busy_ns"]) / 1e9
 
 
-@pytest.mark.parametrize("limit", [10, 30, 75])
+@pytest.mark.parametrize("limit", [30, *(pytest.param(limit, marks=pytest.mark.full) for limit in (10, 75))])
 def test_the_share_of_gpu_time_is_the_limit(make_slot: Callable[..., Slot], limit: int) -> None:
     with make_slot(cores=limit).session() as session:
         session.share_percent(milliseconds=400)
@@ -72,6 +72,7 @@ def test_a_changed_limit_takes_effect_in_a_running_process(make_slot: Callable[.
             assert_share(lambda: session.share_percent(milliseconds=700), limit, 2 * TOLERANCE_POINTS)  # credit of a pause counts in
 
 
+@pytest.mark.full
 def test_two_processes_of_a_container_share_one_limit(make_slot: Callable[..., Slot]) -> None:
     slot = make_slot(cores=40)
     body = """
@@ -129,6 +130,7 @@ def test_neighbours_of_30_and_60_percent_both_get_what_they_may(make_slot: Calla
     assert shares[-1] == [pytest.approx(30, abs=TOLERANCE_POINTS), pytest.approx(60, abs=TOLERANCE_POINTS)], shares
 
 
+@pytest.mark.full
 def test_an_elastic_limit_holds_only_while_another_tenant_works(make_slot: Callable[..., Slot]) -> None:
     slot = make_slot(cores=20, mode="elastic")
     with slot.session() as session:
@@ -142,6 +144,7 @@ def test_an_elastic_limit_holds_only_while_another_tenant_works(make_slot: Calla
     assert min(shares) < 30, shares
 
 
+@pytest.mark.full
 def test_the_hosts_word_about_other_tenants_counts_at_once(make_slot: Callable[..., Slot]) -> None:
     slot = make_slot(cores=40, mode="priority", pressure="none")
     with slot.session() as session:
