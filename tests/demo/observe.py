@@ -163,6 +163,9 @@ def _why(status: Any) -> str:
     for container in status.container_statuses or []:
         if container.state.waiting and container.state.waiting.message:
             return str(container.state.waiting.message)
+        ended = container.state.terminated
+        if ended:
+            return f"its container ended with {ended.exit_code} ({ended.reason}): {ended.message or 'no message'}"
     for condition in status.conditions or []:
         if condition.status == "False" and condition.message:
             return str(condition.message)
