@@ -34,6 +34,8 @@ class Unit:
         lines += [f"Wants={' '.join(self.wants)}"] if self.wants else []
         lines += ["", "[Service]"]
         lines += ["Type=oneshot", "RemainAfterExit=yes"] if self.once else ["Restart=always", "RestartSec=1s"]
+        # systemd's default is 15 % of what the machine's container may have: 307 tasks, which the shims of a dozen starting pods exceed
+        lines += ["TasksMax=infinity"]
         lines += [f"ExecStartPre={quoted(argv)}" for argv in self.before]
         lines += [f"ExecStart={quoted(self.start)}", *self.settings]
         lines += ["", "[Install]", f"WantedBy={self.wanted_by}", ""]

@@ -32,3 +32,8 @@ def test_one_shot_counts_as_active_afterwards() -> None:
     text = Unit("a.service", "A", ["/bin/a"], once=True).text()
     assert "Type=oneshot\nRemainAfterExit=yes" in text
     assert "Restart=" not in text
+
+
+def test_a_unit_may_have_as_many_tasks_as_its_machine() -> None:
+    """A dozen pods that start at once met systemd's default of 307 tasks: their shims count to containerd's unit."""
+    assert "TasksMax=infinity" in Unit("x.service", "x", ["/bin/x"]).text().splitlines()
