@@ -23,9 +23,9 @@ from .paths import Paths
 Command = Callable[[argparse.Namespace, Paths, Console], int]
 
 
-def setup(_: argparse.Namespace, paths: Paths, console: Console) -> int:
+def setup(arguments: argparse.Namespace, paths: Paths, console: Console) -> int:
     """install the Debian packages that the fleet needs on this machine"""
-    debian.install_missing(console, paths.logs / "apt.log")
+    debian.install_missing(console, paths.logs / "apt.log", with_tests=arguments.tests)
     return 0
 
 
@@ -98,6 +98,8 @@ def parser() -> argparse.ArgumentParser:
     for one in COMMANDS:
         sub = commands.add_parser(one.__name__.replace("_", "-"), help=one.__doc__, description=one.__doc__)
         sub.set_defaults(run=one)
+        if one is setup:
+            sub.add_argument("--tests", action="store_true", help="also what only the hook's and the simulator's tests use")
         if one in (build, up):
             sub.add_argument("--without-driver", dest="driver", action="store_false", help="machines without the simulated NVIDIA driver")
         if one is logs:

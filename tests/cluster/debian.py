@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from .console import Console
@@ -27,15 +27,25 @@ PACKAGES = {
     "/usr/include/string.h": "libc6-dev",
     "/usr/lib/x86_64-linux-gnu/libc.a": "libc6-dev",
 }
+# the same for what only tests use; a test that lacks one of these skips and says so
+TEST_PACKAGES = {
+    "clang": "clang",
+    "/usr/lib/llvm-14/lib/clang/14.0.6/lib/linux/libclang_rt.asan-x86_64.a": "libclang-rt-14-dev",
+    "aarch64-linux-gnu-gcc": "gcc-aarch64-linux-gnu",
+    "/usr/aarch64-linux-gnu/include/string.h": "libc6-dev-arm64-cross",
+    "qemu-aarch64-static": "qemu-user-static",
+    "musl-gcc": "musl-tools",
+    "strace": "strace",
+}
 SUITE = "bookworm"
 MIRROR_OVERRIDE = "TENFOLD_DEBIAN_MIRROR"
 INSTALL_DEADLINE_SECONDS = 900
 
 
-def missing_packages() -> list[str]:
-    """Packages of the list that this machine lacks, in its order."""
+def missing_packages(wanted: Mapping[str, str]) -> list[str]:
+    """Packages of a list (program or file -> package) that this machine lacks, in its order."""
     absent = []
-    for probe, package in PACKAGES.items():
+    for probe, package in wanted.items():
         found = Path(probe).exists() if probe.startswith("/") else shutil.which(probe, path=_search_path()) is not None
         if not found and package not in absent:
             absent.append(package)
@@ -47,12 +57,12 @@ def _search_path() -> str:
     return os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin"
 
 
-def install_missing(console: Console, log: Path) -> None:
-    """Install what is missing, without a question.
+def install_missing(console: Console, log: Path, with_tests: bool = False) -> None:
+    """Install what is missing, without a question; with_tests: also what only tests use.
 
     Errors: FleetError that names the packages when this process is not root or there is no apt.
     """
-    packages = missing_packages()
+    packages = missing_packages({**PACKAGES, **TEST_PACKAGES} if with_tests else PACKAGES)
     if not packages:
         return
     if os.geteuid() != 0 or shutil.which("apt-get") is None:

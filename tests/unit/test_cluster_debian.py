@@ -56,9 +56,16 @@ class TestMirror:
 
 
 class TestPackages:
-    def test_missing_program_names_its_package_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(debian, "PACKAGES", {"tenfold-no-such-program": "one", "/no/such/file": "one", "sh": "dash"})
-        assert debian.missing_packages() == ["one"]
+    def test_missing_program_names_its_package_once(self) -> None:
+        assert debian.missing_packages({"tenfold-no-such-program": "one", "/no/such/file": "one", "sh": "dash"}) == ["one"]
+
+    def test_what_only_tests_use_is_asked_for_by_tests_alone(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.setattr(debian, "PACKAGES", {"sh": "dash"})
+        monkeypatch.setattr(debian, "TEST_PACKAGES", {"tenfold-no-such-program": "strace"})
+        monkeypatch.setattr("os.geteuid", lambda: 1000)
+        debian.install_missing(Console(quiet=True), tmp_path / "log")
+        with pytest.raises(FleetError, match="missing Debian packages: strace"):
+            debian.install_missing(Console(quiet=True), tmp_path / "log", with_tests=True)
 
     def test_plain_user_is_told_what_to_install(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setattr(debian, "PACKAGES", {"tenfold-no-such-program": "podman"})
