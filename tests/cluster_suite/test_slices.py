@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.demo import compute, pods, promises, scenes
+from tests.demo.__main__ import ROOT
 from tests.demo.observe import Cluster
 
 
@@ -61,3 +62,10 @@ def test_neighbours_run_at_their_share_and_follow_a_live_change(cluster: Cluster
     compute.change_limits(node)
     assert compute.broken_by_shares(compute.watch(cluster, namespace, node, compute.NEW_LIMITS_PERCENT)) == []
     assert [view.restarts for view in cluster.views(namespace)] == [0, 0]
+
+
+def test_example_runs_as_it_is_written(cluster: Cluster, namespace: str) -> None:
+    cluster.kubectl("apply", "-n", namespace, "-f", str(ROOT / "examples/small-pod.yaml"))
+    (view,) = cluster.wait_reported(namespace, 1)
+    assert view.inside is not None
+    assert [card["cuda_total_bytes"] for card in view.inside.cards] == [8192 << 20]

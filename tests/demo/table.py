@@ -39,7 +39,9 @@ def card_table(views: Sequence[PodView], requests: dict[str, PodRequest], card_m
         pods = list(group)
         memory_mib = sum(view.memory_mib for view in pods)
         cores_percent = sum(view.reserved_cores_percent for view in pods)
-        lines.append(f"  {node}  {uuid}  {len(pods)} slices  {memory_mib}/{card_memory_mib} MiB  {cores_percent}/100 % booked")
+        lines.append(
+            f"  {node}  {uuid}  {len(pods)} slice{'s' * (len(pods) != 1)}  {memory_mib}/{card_memory_mib} MiB  {cores_percent}/100 % booked"
+        )
         lines.append(line(HEADINGS))
         lines += [line(rows[view.name]) for view in pods]
     return "\n".join(lines)
