@@ -17,12 +17,15 @@ TOLERANCE_POINTS = 3.0
 
 
 def assert_share(measure: Callable[[], float], limit: float, tolerance: float = TOLERANCE_POINTS) -> None:
-    """Never above the limit; below it only as long as the machine is too busy to launch in time, so the best of several tries counts."""
+    """One window of several is at the limit; a hook that does not limit misses them all.
+
+    A busy machine moves a single window both ways: below while the program can't launch in time, above while it spends the credit of such a
+    pause (limit.h: at most 250 ms of it are kept).
+    """
     shares = []
     for _ in range(5):
         shares.append(measure())
-        assert shares[-1] <= limit + tolerance
-        if shares[-1] >= limit - tolerance:
+        if abs(shares[-1] - limit) <= tolerance:
             return
     raise AssertionError(f"share of the card: {shares}, expected {limit} +- {tolerance}")
 
