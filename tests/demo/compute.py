@@ -89,7 +89,7 @@ def watch(
 ) -> list[Share]:
     """Lets the limiter settle, then measures a window; a window that misses is measured again, twice at most.
 
-    A busy host that stops a pod for some tens of milliseconds gives it credit which it spends later: one window may be off, the mean is not.
+    A busy host that stops a pod for tens of milliseconds gives it credit, which it spends later: one window may be off, the mean is not.
     """
     namespaces = pid_namespaces(cluster, namespace)
     sleep(SETTLE_S)
