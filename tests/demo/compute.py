@@ -117,7 +117,10 @@ def change_limits(node: str) -> None:
     changed = set()
     for slot in on_node(node, "ls", "/run/tenfold/slots").split():
         folder = f"/run/tenfold/slots/{slot}"
-        (gpu,) = json.loads(on_node(node, VGPUCTL, "show", "--json", folder))["gpus"]
+        try:
+            (gpu,) = json.loads(on_node(node, VGPUCTL, "show", "--json", folder))["gpus"]
+        except subprocess.CalledProcessError:  # the slot of an earlier pod, collected since the listing; ours are missed below if not there
+            continue
         name = quotas.get(gpu["memory_limit_bytes"])
         if name and gpu["gpu_time_us"]:
             on_node(node, VGPUCTL, "set", folder, "--cores", str(NEW_LIMITS_PERCENT[name]))
