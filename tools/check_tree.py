@@ -15,15 +15,6 @@ ROOT = Path(__file__).resolve().parent.parent
 LIMIT_BYTES = 1 << 20
 SECRET = re.compile(rb"-----BEGIN (?:[A-Z]+ )?PRIVATE KEY-----|\bAKIA[0-9A-Z]{16}\b|\bghp_[A-Za-z0-9]{36}\b")
 HOST = re.compile(r"https?://(?:[^@/\s]*@)?([A-Za-z0-9.-]+\.[a-z]{2,})")
-# Public names that documentation may mention.
-PUBLIC_HOSTS = {
-    "deb.debian.org",
-    "files.pythonhosted.org",
-    "github.com",
-    "proxy.golang.org",
-    "pypi.org",
-    "registry.npmjs.org",
-}
 
 
 def tracked_files() -> list[Path]:
@@ -35,7 +26,7 @@ def tracked_files() -> list[Path]:
 
 
 def registry_hosts() -> set[str]:
-    """Hosts that this machine's package clients are set up with, less the public ones."""
+    """Hosts that this machine's package clients are set up with."""
     commands = (
         ["go", "env", "GOPROXY", "GOSUMDB"],
         ["npm", "config", "get", "registry"],
@@ -49,7 +40,7 @@ def registry_hosts() -> set[str]:
         except OSError:
             continue
         hosts |= set(HOST.findall(output))
-    return {host for host in hosts if host not in PUBLIC_HOSTS}
+    return hosts
 
 
 def problems_of(path: Path, machine_paths: list[str], hosts: set[str]) -> list[str]:
