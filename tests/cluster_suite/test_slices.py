@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.cluster.paths import ROOT
 from tests.demo import compute, pods, promises, scenes
-from tests.demo.__main__ import ROOT
 from tests.demo.observe import Cluster
 
 

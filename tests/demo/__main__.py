@@ -14,17 +14,20 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+
+from tests.cluster import plugin_image, podman
+from tests.cluster.paths import ROOT, Paths
+from tests.cluster.versions import Versions
 
 from . import compute, pods, promises, scenes, table
 from .observe import Cluster, WaitError
 
-ROOT = Path(__file__).resolve().parents[2]
-CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "tenfold"
-KUBECONFIG = CACHE / "sim/admin.conf"
-KUBECTL = CACHE / "current/bin/kubectl"
+PATHS = Paths.of_user()
+CACHE = PATHS.cache
+KUBECONFIG = PATHS.kubeconfig
+KUBECTL = PATHS.current / "bin/kubectl"
 NAMESPACE = "tenfold-demo"
-IMAGE = "localhost/tenfold-device-plugin:0.1.0"
+IMAGE = f"{plugin_image.IMAGE}:{Versions.from_file().tenfold}"
 CARD_MEMORY_MIB = 81920
 STEPS = 6
 
@@ -82,7 +85,7 @@ def environment() -> dict[str, str]:
         **os.environ,
         "PATH": f"{ROOT / '.venv/bin'}:{os.environ['PATH']}",
         "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"),
-        "CONTAINERS_CONF": str(ROOT / "tests/cluster/containers.conf"),
+        **podman.environment(),
     }
 
 
