@@ -46,6 +46,10 @@ SHARES_S = {"check": 240, "hook": 360, "nodes": 480, "demo": 180, "cluster": 360
 
 PYTHON_PATHS = "plugins files/device_plugin/src tests tools"
 NEEDS_ROOT = '[ "$(id -u)" = 0 ] || { echo "skip: not root: tests whose packages are missing skip too"; exit 77; }'
+# the NVIDIA toolkit that the fleet was built with
+TOOLKIT = (
+    """export TENFOLD_NVIDIA_CTK=$(python -c 'from tests.cluster.paths import Paths; print(Paths.of_user().current / "bin/nvidia-ctk")');"""
+)
 STEPS = (
     Step("check", "packages", f"{NEEDS_ROOT}; python -m tests.cluster setup --tests", 1200),
     Step("check", "ruff", f"ruff check {PYTHON_PATHS} && ruff format --check {PYTHON_PATHS}"),
@@ -55,15 +59,17 @@ STEPS = (
     Step("check", "yamllint", "yamllint --strict ."),
     Step("check", "ansible-lint", "ansible-lint --offline -q"),
     Step("check", "unit", "python -m pytest -q tests/unit"),
-    Step("check", "simulator", "python -m pytest -q tests/simulator/tests"),
+    Step("check", "simulator", "python -m pytest -q tests/simulator/tests -m 'not full and not toolkit'"),
     Step("check", "hook-quick", "python tests/hook/run.py --quick"),
     Step("hook", "hook-full", "python tests/hook/run.py --full", 1200),
+    Step("hook", "simulator-full", "python -m pytest -q tests/simulator/tests -m full"),
     Step("hook", "virtual-time", "python tests/hook/virtual_time/run.py --full", 900),
     Step("nodes", "molecule default", "python tools/run_molecule.py default", 1800),
     Step("nodes", "molecule cuda_hook", "python tools/run_molecule.py cuda_hook", 1200),
     Step("demo", "demo", "python -m tests.demo", 2400),
     Step("demo", "demo-down", "python -m tests.cluster down", 120),
     Step("cluster", "molecule cluster", "python tools/run_molecule.py cluster", 1800),
+    Step("cluster", "simulator-toolkit", f"{TOOLKIT} python -m pytest -q tests/simulator/tests -m toolkit"),
     Step("gpu", "gpu", "python tests/gpu/run.py"),
 )
 

@@ -30,6 +30,7 @@ PACKAGES = {
 # the same for what only tests use; a test that lacks one of these skips and says so
 TEST_PACKAGES = {
     "clang": "clang",
+    "gcc-11": "gcc-11",
     "/usr/lib/llvm-14/lib/clang/14.0.6/lib/linux/libclang_rt.asan-x86_64.a": "libclang-rt-14-dev",
     "aarch64-linux-gnu-gcc": "gcc-aarch64-linux-gnu",
     "/usr/aarch64-linux-gnu/include/string.h": "libc6-dev-arm64-cross",

@@ -79,15 +79,18 @@ class Tree:
     name: str
     packages: Sequence[str]
     is_machine: bool
+    suite: str = debian.SUITE
 
     @property
     def key(self) -> str:
         extras = (*MASKED_UNITS, JOURNAL_SETTINGS) if self.is_machine else ()
-        return fingerprint.of(debian.SUITE, *self.packages, *SURPLUS, *extras)
+        return fingerprint.of(self.suite, *self.packages, *SURPLUS, *extras)
 
 
 NODE = Tree("node", NODE_PACKAGES, is_machine=True)
 BASE = Tree("base", BASE_PACKAGES, is_machine=False)
+# The oldest userland that Debian's mirrors still serve (glibc 2.31: dlsym and threads in libraries of their own), with its oldest compiler.
+OLD = Tree("old", ("python3-minimal", "gcc-9", "libc6-dev", "make"), is_machine=False, suite="bullseye")
 
 
 def ensure(tree: Tree, paths: Paths, console: Console) -> Path:
@@ -98,7 +101,7 @@ def ensure(tree: Tree, paths: Paths, console: Console) -> Path:
     with lock.awaited(paths.build_lock, f"make the root file system {tree.name!r}", console, deadline_seconds=LOCK_DEADLINE_SECONDS):
         if folder.is_dir():
             return folder
-        console.say(f"root file system {tree.name!r}: Debian {debian.SUITE} by debootstrap (about 1 min)")
+        console.say(f"root file system {tree.name!r}: Debian {tree.suite} by debootstrap (about 1 min)")
         staging = folder.with_name(f".{folder.name}.partial")
         shutil.rmtree(staging, ignore_errors=True)
         packages = paths.cache / "debs"
@@ -107,7 +110,7 @@ def ensure(tree: Tree, paths: Paths, console: Console) -> Path:
         log = paths.logs / f"rootfs-{tree.name}.log"
         log.unlink(missing_ok=True)
         argv = ["debootstrap", "--variant=minbase", f"--cache-dir={packages}", f"--include={','.join(tree.packages)}"]
-        argv += [debian.SUITE, str(staging), debian.mirror()]
+        argv += [tree.suite, str(staging), debian.mirror()]
         console.watch(f"root file system {tree.name!r}", argv, log=log, deadline_seconds=BOOTSTRAP_DEADLINE_SECONDS)
         _finish(staging, tree)
         staging.rename(folder)

@@ -34,9 +34,9 @@ def make(folder: Path, build: Path, *targets: str, **variables: str) -> None:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
 
 
-def build_simulator() -> Path:
-    make(SIMULATOR, BUILD / "simulator")
-    return BUILD / "simulator"
+def build_simulator(name: str = "simulator", **variables: str) -> Path:
+    make(SIMULATOR, BUILD / name, **variables)
+    return BUILD / name
 
 
 def build_hook(name: str = "hook", source: Path = HOOK_SOURCE, **variables: str) -> Path:
@@ -200,9 +200,9 @@ class Slot:
 class Session:
     """The self-test program in a slot: a command, then its answer. A context manager."""
 
-    def __init__(self, slot: Slot) -> None:
+    def __init__(self, slot: Slot, launcher: Sequence[str] = ()) -> None:
         self.slot = slot
-        self.process = slot.start([slot.hook / "tenfold-selftest"])
+        self.process = slot.start([*launcher, slot.hook / "tenfold-selftest"])
 
     def __enter__(self) -> Session:
         assert self.ask(f"open {self.slot.gpus[0].uuid}")["result"] == 0

@@ -13,6 +13,11 @@ from . import bench
 from .bench import Machine
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "full: slow; make check leaves it out")
+    config.addinivalue_line("markers", "toolkit: needs the NVIDIA toolkit, which the cluster's build compiles; make check leaves it out")
+
+
 @pytest.fixture(scope="session")
 def driver() -> Iterator[Path]:
     """The built driver, in a folder that every user may enter (pytest's own are root's alone); TENFOLD_SIM_BUILD names one that is kept."""

@@ -1,6 +1,4 @@
-"""The same driver on the other architecture that has NVIDIA cards: cross-compiled, run under an emulator.
-
-Slow: only with TENFOLD_SIM_FULL=1."""
+"""The same driver on aarch64, cross-compiled and under an emulator. The hook on it: tests/hook/test_other_machine."""
 
 from __future__ import annotations
 
@@ -13,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from . import bench
+
+pytestmark = pytest.mark.full
 
 COMPILER = "aarch64-linux-gnu-gcc"
 EMULATOR = ["qemu-aarch64-static", "-L", "/usr/aarch64-linux-gnu"]
@@ -36,8 +36,6 @@ int main(void)
 
 @pytest.fixture(scope="module")
 def arm_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if not os.environ.get("TENFOLD_SIM_FULL"):
-        pytest.skip("slow: set TENFOLD_SIM_FULL=1")
     for tool in (COMPILER, EMULATOR[0]):
         if shutil.which(tool) is None:
             pytest.skip(f"no {tool} here")
