@@ -16,10 +16,10 @@ from ansible.plugins.action import ActionBase
 
 # What a build folder must hold for containers to start; what else lies there (self-test, list of symbols) is carried too, except the
 # builder's own record, which changes while the version stays the same.
-NEEDED = ("libtenfold.so", "ld.so.preload", "vgpuctl")
+NEEDED = ("libtenfold.so", "libtenfold_page.so", "ld.so.preload", "vgpuctl")
 RECORD = "build.json"
 # By name and not by mode: a file that was fetched from a builder has lost its mode.
-EXECUTABLES = ("libtenfold.so", "vgpuctl", "tenfold-selftest")
+EXECUTABLES = ("libtenfold.so", "libtenfold_page.so", "vgpuctl", "tenfold-selftest")
 
 
 def archive_of(folder: Path) -> tuple[bytes, dict[str, dict[str, str]]]:

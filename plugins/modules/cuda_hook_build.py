@@ -9,8 +9,8 @@ DOCUMENTATION = r"""
 module: cuda_hook_build
 short_description: Compile the CUDA hook on one builder
 description:
-  - Compiles C(libtenfold.so), C(vgpuctl) and the self-test from their sources and puts them into C(<dest>/<version>-<sha8>),
-    where C(sha8) are the first digits of the library's sha256.
+  - Compiles C(libtenfold.so), C(libtenfold_page.so), C(vgpuctl) and the self-test from their sources into C(<dest>/<version>-<sha8>),
+    where C(sha8) are the first digits of a sha256 over all files.
   - Compiles nothing when the same sources, compiler, version and flags have been compiled there before.
   - A build that fails leaves nothing behind; the message is the compiler's own.
 options:

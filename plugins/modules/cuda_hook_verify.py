@@ -10,6 +10,7 @@ module: cuda_hook_verify
 short_description: Prove a built CUDA hook on a node without disturbing it
 description:
   - "Checks the file: ELF class and machine, needed libraries, glibc floor, exported symbols, no constructors."
+  - Checks the library that writes configuration pages in the same way, and has it make and change a page.
   - Checks that the hook's ABI is that of the slots on the node.
   - "Runs it with the node's driver on an idle card, in a slot of its own: the memory limit is reached exactly, total and free memory are
     the slice's, throttling holds the core limit, a quota changed from outside takes effect. At most 256 MiB and two seconds of one card
@@ -17,7 +18,7 @@ description:
   - Fails naming what was expected and what was seen.
 options:
   path:
-    description: Folder with C(libtenfold.so), C(tenfold-selftest) and C(symbols.txt), as M(cuda_hook_build) made it.
+    description: Folder with C(libtenfold.so), C(libtenfold_page.so), C(tenfold-selftest) and C(symbols.txt), as M(cuda_hook_build) made it.
     type: path
     required: true
   symbols:

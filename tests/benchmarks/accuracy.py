@@ -88,7 +88,8 @@ def measure(bench: Bench, workload: Workload, windows: int, library: Callable[[i
         converged_ms = -1.0
         limits = [tenant.limit for tenant in workload.tenants]
         if workload.change_to:
-            region.write_config(slots[0], [region.GpuQuota(bench.machine.uuids[0], 8 << 30, workload.change_to)])
+            quota = region.GpuQuota(bench.machine.uuids[0], 8 << 30, workload.change_to)
+            region.write_config(slots[0], [quota], library=bench.hook / "libtenfold_page.so")
             limits = [workload.change_to]
             converged_ms = convergence(bench, pids[0], workload.change_to)
             shares = sample(bench, pids, windows)

@@ -110,7 +110,8 @@ class Bench:
         """A fresh slot: no credit and no history from another run."""
         self.slots += 1
         folder = self.folder / f"slot-{self.slots}"
-        region.create_slot(folder, [region.GpuQuota(self.machine.uuids[0], MEMORY_LIMIT_BYTES, core_limit_percent)])
+        quota = region.GpuQuota(self.machine.uuids[0], MEMORY_LIMIT_BYTES, core_limit_percent)
+        region.create_slot(folder, [quota], library=self.hook / "libtenfold_page.so")
         return folder
 
     def tenfold(self, core_limit_percent: int = 0) -> Library:

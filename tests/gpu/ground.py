@@ -77,10 +77,11 @@ class Slot:
 
     folder: Path
     quota: region.GpuQuota
+    page_library: Path
 
     def change(self, **quota: Any) -> None:
         self.quota = region.GpuQuota(**{**vars(self.quota), **quota})
-        region.write_config(self.folder, [self.quota])
+        region.write_config(self.folder, [self.quota], library=self.page_library)
 
     @property
     def used_bytes(self) -> int:
@@ -107,8 +108,10 @@ class Ground:
 
     def slot(self, memory_bytes: int = 256 * MIB, cores: int = 0, **quota: Any) -> Slot:
         self._slots += 1
-        slot = Slot(self.folder / f"slot-{self._slots}", region.GpuQuota(self.uuid, memory_bytes, cores, **quota))
-        region.create_slot(slot.folder, [slot.quota])
+        slot = Slot(
+            self.folder / f"slot-{self._slots}", region.GpuQuota(self.uuid, memory_bytes, cores, **quota), self.hook / "libtenfold_page.so"
+        )
+        region.create_slot(slot.folder, [slot.quota], library=slot.page_library)
         return slot
 
     @contextlib.contextmanager

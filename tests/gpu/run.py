@@ -3,7 +3,7 @@
 
     tests/gpu/run.py                         the real driver; exit status 77 where there is none
     tests/gpu/run.py --simulated BUILD       the simulated driver, built into BUILD
-Options: --hook DIR (a built hook with libtenfold.so and symbols.txt; default: built here), --card UUID (default: the first), --only SUITE,
+Options: --hook DIR (what a build of files/hook makes; default: built here), --card UUID (default: the first), --only SUITE,
 --most-mib N (memory of the card that the suites may take, 512), --json FILE (results and what was observed).
 
 It needs Python, and gcc and make unless --hook is given; the card should be idle. Nothing is installed or changed on the machine. Owns the

@@ -29,6 +29,12 @@ def test_the_library_needs_libc_alone_and_nothing_newer_than_2_17(hook: Path) ->
     assert library.constructors == 0
 
 
+def test_the_page_writer_is_built_by_the_same_rules(hook: Path) -> None:
+    library = hook_elf.read_library(hook / "libtenfold_page.so")
+    assert (library.needed, library.needed_glibc, library.constructors) == (("libc.so.6",), "2.17", 0)
+    assert library.exported == hook_verify.PAGE_SYMBOLS
+
+
 def test_exports_are_hooks_def_and_nothing_else(hook: Path) -> None:
     library = hook_elf.read_library(hook / "libtenfold.so")
     assert library.exported == hook_verify.expected_symbols((HOOK_SOURCE / "src" / "hooks.def").read_text())
@@ -59,7 +65,7 @@ def test_two_builds_in_two_places_give_the_same_bytes(hook: Path, tmp_path: Path
     copy = tmp_path / "elsewhere" / "hook"
     shutil.copytree(HOOK_SOURCE, copy)
     workshop.make(copy, tmp_path / "out", "all")
-    for name in ("libtenfold.so", "vgpuctl", "tenfold-selftest"):
+    for name in ("libtenfold.so", "libtenfold_page.so", "vgpuctl", "tenfold-selftest"):
         assert digest(tmp_path / "out" / name) == digest(hook / name), name
 
 
@@ -92,7 +98,7 @@ def test_sources_hold_no_constructor_no_exit_no_signal_handler_and_no_umask() ->
     )
     for path in (HOOK_SOURCE / "src").glob("*.c"):
         if path.name in ("vgpuctl.c", "selftest.c"):
-            continue
+            continue  # programs of their own
         code = re.sub(r"/\*.*?\*/|//[^\n]*", "", path.read_text(), flags=re.S)
         found = [match.group(0) for match in forbidden.finditer(code) if "__register_atfork" not in match.group(0)]
         assert found == [], path.name

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tenfold import hook_elf, region
+from tenfold import hook_elf, hook_verify, region
 from tests.hook import workshop
 from tests.hook.workshop import MIB, Machine, Session, Slot
 
@@ -39,6 +39,9 @@ def test_it_cross_compiles_with_the_same_exports(other_hook: Path, hook: Path) -
     assert (library.machine, library.needed, library.needed_glibc) == ("aarch64", ("libc.so.6",), "2.17")
     assert library.exported == hook_elf.read_library(hook / "libtenfold.so").exported
     assert library.constructors == 0
+    writer = hook_elf.read_library(other_hook / "libtenfold_page.so")
+    assert (writer.machine, writer.needed, writer.needed_glibc) == ("aarch64", ("libc.so.6",), "2.17")
+    assert writer.exported == hook_verify.PAGE_SYMBOLS
 
 
 def test_dlsym_keeps_its_caller(other_hook: Path, tmp_path: Path) -> None:

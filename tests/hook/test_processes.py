@@ -237,7 +237,7 @@ class TestStrangeStates:
         assert done.stderr.count("tenfold:") == 1
 
     def test_the_page_is_found_by_its_good_copy(self, slot: Slot) -> None:
-        region.write_config(slot.folder, [region.GpuQuota(slot.gpus[0].uuid, 32 * MIB, 100)])
+        region.write_config(slot.folder, [region.GpuQuota(slot.gpus[0].uuid, 32 * MIB, 100)], library=slot.page_library)
         poke(slot.folder / "config", region.COPY_OFFSETS[1] + 64, b"x")
         assert scripts.run(slot, "cuda.start(); say(total=cuda.info()[1] // MIB)") == {"total": 64}
 

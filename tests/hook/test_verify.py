@@ -137,7 +137,8 @@ class TestAroundTheFunctionalRun:
 
     def test_slots_of_another_abi_are_a_failure(self, hook: Path, verify: Callable[..., hook_verify.Report], tmp_path: Path) -> None:
         folder = tmp_path / "slots" / ("ab" * 16)
-        region.create_slot(folder, [region.GpuQuota("GPU-00000000-0000-0000-0000-000000000000", 1 << 30, 10)])
+        quota = region.GpuQuota("GPU-00000000-0000-0000-0000-000000000000", 1 << 30, 10)
+        region.create_slot(folder, [quota], library=hook / "libtenfold_page.so")
         assert verify(hook, functional="never").failures == []
         with (folder / "config").open("r+b") as stream:
             stream.seek(8)

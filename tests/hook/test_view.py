@@ -100,7 +100,7 @@ say(clock=clock.value, mode=mode.value)
     )
     slot = make_slot(cores=20)
     plain = scripts.run(slot, body)
-    region.write_config(slot.folder, slot.gpus, view=("clocks", "compute_mode"))
+    region.write_config(slot.folder, slot.gpus, view=("clocks", "compute_mode"), library=slot.page_library)
     scaled = scripts.run(slot, body)
     assert plain["mode"] == 0
     assert scaled == {"clock": plain["clock"] * 20 // 100, "mode": 3}

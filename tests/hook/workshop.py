@@ -6,6 +6,7 @@ objects that tests use. ``conftest`` makes fixtures of them; the simulator itsel
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
@@ -42,6 +43,14 @@ def build_simulator(name: str = "simulator", **variables: str) -> Path:
 def build_hook(name: str = "hook", source: Path = HOOK_SOURCE, **variables: str) -> Path:
     make(source, BUILD / name, **variables)
     return BUILD / name
+
+
+@functools.lru_cache(maxsize=1)
+def build_page_library() -> Path:
+    """The page writer alone, in a fraction of a second, for tests that need no hook."""
+    library = BUILD / "page" / "libtenfold_page.so"
+    make(HOOK_SOURCE, BUILD / "page", str(library))
+    return library
 
 
 def compile_program(
@@ -145,14 +154,19 @@ class Slot:
     gpus: list[region.GpuQuota]
     policy: str = "closed"
 
+    @property
+    def page_library(self) -> Path:
+        """This machine's: the hook may be one of another machine."""
+        return build_page_library()
+
     def create(self) -> Slot:
-        region.create_slot(self.folder, self.gpus, policy=self.policy)
+        region.create_slot(self.folder, self.gpus, policy=self.policy, library=self.page_library)
         return self
 
     def change(self, card: int = 0, **quota: Any) -> None:
         """Put other numbers in force for running processes."""
         self.gpus[card] = region.GpuQuota(**{**vars(self.gpus[card]), **quota})
-        region.write_config(self.folder, self.gpus, policy=self.policy)
+        region.write_config(self.folder, self.gpus, policy=self.policy, library=self.page_library)
 
     def state(self) -> region.SlotState:
         return region.read_state(self.folder)

@@ -7,12 +7,15 @@ their file's name.
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any, Callable
 
 import ansible.module_utils
 import pytest
+
+from tests.hook import workshop
 
 ROOT = Path(__file__).resolve().parents[2]
 for _folder in ("modules", "action", "filter"):
@@ -24,6 +27,14 @@ if _module_utils not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(_module_utils)
 
 RunModule = Callable[..., "dict[str, Any]"]
+
+
+@pytest.fixture(scope="session")
+def page_library() -> Path:
+    """``libtenfold_page.so``, compiled once."""
+    if not (shutil.which("gcc") and shutil.which("make")):
+        pytest.skip("gcc or make is not installed")
+    return workshop.build_page_library()
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from typing import Any
 
 import grpc
 
-from tenfold_device_plugin._domain import fit, region, wire
+from tenfold_device_plugin._domain import fit, page_writer, region, wire
 from tenfold_device_plugin._domain.tiers import Catalogue
 from tenfold_device_plugin.cluster import slim_node, slim_pod
 from tenfold_device_plugin.errors import CardsUnavailable, ClusterUnavailable, Conflict
@@ -38,6 +38,7 @@ from tenfold_device_plugin.protos import pod_resources_pb2 as pods_api
 from tenfold_device_plugin.scan import CardUse
 from tenfold_device_plugin.settings import Settings
 from tenfold_device_plugin.state import Card
+from tests.hook import workshop
 
 NODE = "gpu-1"
 MIB = 2**20
@@ -653,6 +654,7 @@ class Bench:
         folder.mkdir(parents=True)
         (folder / "libtenfold.so").write_bytes(b"\x7fELF")
         (folder / "ld.so.preload").write_text("/usr/local/tenfold/libtenfold.so\n", encoding="utf-8")
+        shutil.copy(workshop.build_page_library(), folder / page_writer.LIBRARY)
         link = self.settings.hook_root / "next"
         link.symlink_to(version)
         link.replace(self.settings.hook_root / "current")
@@ -723,7 +725,7 @@ class Bench:
         first_slot = region.STATE_SLOTS_OFFSET
         with open(self.settings.slots_dir / slot / "state", "r+b") as stream:
             os.pwrite(stream.fileno(), struct.pack("<QQ", used_bytes, gpu_time_us), region.STATE_GPUS_OFFSET + region.UUID_CHARS)
-            os.pwrite(stream.fileno(), struct.pack("<Q", 2 if used_bytes else 0), first_slot)
+            os.pwrite(stream.fileno(), struct.pack("<Q", 1 if used_bytes else 0), first_slot)
             os.pwrite(stream.fileno(), struct.pack("<Q", used_bytes), first_slot + region.SLOT_USED_OFFSET)
 
     def end(self, found: dict[str, Any]) -> None:

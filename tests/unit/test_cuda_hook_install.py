@@ -85,7 +85,8 @@ class TestStaging:
     def test_version_appears_complete_with_its_modes(self, node: Node) -> None:
         assert node.stage(NEW)["changed"] is True
         modes = {path.name: oct(path.stat().st_mode & 0o777) for path in (node.hook / NEW).iterdir()}
-        assert modes == {"libtenfold.so": "0o755", "ld.so.preload": "0o644", "vgpuctl": "0o755"}
+        executables = {"libtenfold.so": "0o755", "libtenfold_page.so": "0o755", "vgpuctl": "0o755"}
+        assert modes == {**executables, "ld.so.preload": "0o644"}
         assert not (node.hook / "current").exists()
 
     def test_staging_again_changes_nothing(self, node: Node) -> None:

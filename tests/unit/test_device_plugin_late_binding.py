@@ -12,6 +12,7 @@ import pytest
 
 from tenfold_device_plugin import binding
 from tenfold_device_plugin._domain import region, wire
+from tenfold_device_plugin.errors import Refused
 from tenfold_device_plugin.podresources import Holder
 from tests.unit.device_plugin_bench import (
     CARD_A,
@@ -536,6 +537,28 @@ class TestRefusalsThatPass:
         with pytest.raises(StartFailed, match=r"no_hook: no hook in force: .* run the role cuda_hook"):
             bench.kubelet.start(found)
         bench.install_hook("0.3.0-33333333")
+        assert slices(bench.kubelet.start(found)) == [(CARD_A, 8192, 10)]
+
+    def test_with_a_hook_older_than_the_plugin_nothing_is_written_and_the_plugin_is_not_ready(self, bench: Bench) -> None:
+        """It stops the rollout of the plugin at this node; what runs goes on with its page."""
+        bench.start()
+        old = pod("running")
+        running = bench.run(old)
+        page = bench.settings.slots_dir / running.slot / "config"
+        before = page.read_bytes()
+        bench.install_hook("0.0.9-99999999")
+        (bench.settings.hook_root / "0.0.9-99999999" / "libtenfold_page.so").unlink()
+        found = pod("new")
+        bench.bind(found)
+        bench.kubelet.admit(found)
+        with pytest.raises(StartFailed, match=r"no_hook: the hook in '.*-99999999' has no 'libtenfold_page\.so': it is older .* cuda_hook"):
+            bench.kubelet.start(found)
+        with pytest.raises(Refused, match="it is older than this device plugin"):
+            bench.plugin.binder.rewrite_pages(old["metadata"]["uid"])
+        assert not bench.plugin.ready
+        assert page.read_bytes() == before
+        bench.install_hook("0.3.0-33333333")
+        assert bench.plugin.ready
         assert slices(bench.kubelet.start(found)) == [(CARD_A, 8192, 10)]
 
     def test_without_the_cards_cdi_device_the_container_waits_for_it(self, bench: Bench) -> None:

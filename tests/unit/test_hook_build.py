@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ QUICK_MAKEFILE = """
 all:
 	mkdir -p $(BUILD)
 	$(CC) -shared -fPIC -Wl,--hash-style=both -Wl,--build-id=none -o $(BUILD)/libtenfold.so src/small.c
+	$(CC) -shared -fPIC -Wl,--build-id=none -o $(BUILD)/libtenfold_page.so src/page.c
 	cp /bin/true $(BUILD)/vgpuctl
 	cp /bin/true $(BUILD)/tenfold-selftest
 	echo 'dlsym resolve' >$(BUILD)/symbols.txt
@@ -32,6 +34,7 @@ def source(tmp_path: Path) -> Path:
     (folder / "include").mkdir()
     (folder / "Makefile").write_text(QUICK_MAKEFILE)
     (folder / "src" / "small.c").write_text("int dlsym(void);\nint dlsym(void) { return 1; }\n")
+    (folder / "src" / "page.c").write_text("int page;\n")
     (folder / "src" / "hooks.def").write_text("")
     (folder / "include" / "tenfold_region.h").write_text("#define TENFOLD_ABI_VERSION 1u\n")
     return folder
@@ -47,11 +50,27 @@ def names(folder: Path) -> list[str]:
 
 
 class TestOncePerContent:
-    def test_the_folder_is_named_by_version_and_the_librarys_digest(self, request_: hook_build.BuildRequest) -> None:
+    def test_the_folder_is_named_by_version_and_the_digest_of_all_its_files(self, request_: hook_build.BuildRequest) -> None:
         hook = hook_build.build(request_)
-        assert hook.name == f"0.1.0-{hook.sha256[:8]}"
+        folder = Path(hook.path)
         assert names(request_.dest) == [hook.name]
-        assert names(Path(hook.path)) == ["build.json", "ld.so.preload", "libtenfold.so", "symbols.txt", "tenfold-selftest", "vgpuctl"]
+        files = ["ld.so.preload", "libtenfold.so", "libtenfold_page.so", "symbols.txt", "tenfold-selftest", "vgpuctl"]
+        assert names(folder) == ["build.json", *files]
+        printed = subprocess.run(
+            f"sha256sum {' '.join(files)} | sha256sum", shell=True, cwd=folder, capture_output=True, text=True, check=True
+        )
+        assert hook.name == f"0.1.0-{printed.stdout[:8]}"
+
+    def test_another_writer_of_pages_beside_the_same_hook_is_another_folder(self, request_: hook_build.BuildRequest) -> None:
+        """Else a node that has the first one would be told that somebody changed it."""
+        first = hook_build.build(request_)
+        (request_.source / "src" / "page.c").write_text("int other_page;\n")
+        second = hook_build.build(request_)
+        assert second.sha256 == first.sha256
+        assert second.path != first.path
+
+    def test_the_library_is_described(self, request_: hook_build.BuildRequest) -> None:
+        hook = hook_build.build(request_)
         assert (Path(hook.path) / "ld.so.preload").read_text() == "/usr/local/tenfold/libtenfold.so\n"
         assert (hook.machine, hook.abi, hook.symbols) == ("x86_64", 1, ["dlsym"])
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tenfold import hook_elf, hook_verify
+from tenfold import hook_elf, hook_verify, page_writer
 from tenfold.hook_elf import HookError
+from tests.hook import workshop
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
 
@@ -26,6 +27,7 @@ def library(folder: Path, code: str = GOOD, *flags: str) -> Path:
     command = ["gcc", "-shared", "-fPIC", "-nostdlib", "-Wl,--hash-style=both", *flags, "-o", str(folder / "libtenfold.so"), str(source)]
     subprocess.run(command, check=True, timeout=60)
     (folder / "symbols.txt").write_text("dlsym resolve\ndlvsym resolve\n")
+    shutil.copy(workshop.build_page_library(), folder / page_writer.LIBRARY)
     return folder
 
 
@@ -43,7 +45,8 @@ class TestTheFile:
         assert failures(library(tmp_path / "hook", GOOD, *NEEDS_LIBC)) == {}
 
     def test_another_machine_is_named(self, tmp_path: Path) -> None:
-        assert failures(library(tmp_path / "hook", GOOD, *NEEDS_LIBC), machine="aarch64") == {"machine": "aarch64 | x86_64"}
+        seen = failures(library(tmp_path / "hook", GOOD, *NEEDS_LIBC), machine="aarch64")
+        assert seen == {"machine": "aarch64 | x86_64", "page writer: machine": "aarch64 | x86_64"}
 
     def test_another_library_among_the_needed_is_named(self, tmp_path: Path) -> None:
         folder = library(tmp_path / "hook", GOOD, *NEEDS_LIBC, "-lm")
@@ -73,6 +76,56 @@ class TestTheFile:
         folder = library(tmp_path / "hook", GOOD, *NEEDS_LIBC)
         report = hook_verify.verify(hook_verify.VerifyRequest(folder, machine="aarch64", slots=tmp_path / "none"))
         assert report.functional == "not run: the file itself is wrong"
+
+
+FUNCTION = "int tenfold_page_{0}(void);\nint tenfold_page_{0}(void) {{ return {1}; }}\n"
+
+
+class TestThePageWriter:
+    """The library by which the host writes pages is as much a part of a version as the hook."""
+
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Path:
+        return library(tmp_path / "hook", GOOD, *NEEDS_LIBC)
+
+    def compile(self, folder: Path, code: str, *flags: str) -> None:
+        (folder / "page.c").write_text(code)
+        command = [
+            "gcc",
+            "-shared",
+            "-fPIC",
+            "-nostdlib",
+            "-Wl,--hash-style=both",
+            *NEEDS_LIBC,
+            *flags,
+            "-o",
+            str(folder / page_writer.LIBRARY),
+            str(folder / "page.c"),
+        ]
+        subprocess.run(command, check=True, timeout=60)
+
+    def test_a_version_without_it_fails(self, folder: Path) -> None:
+        (folder / page_writer.LIBRARY).unlink()
+        [(name, words)] = failures(folder).items()
+        assert name == "page writer: file"
+        assert words.startswith("libtenfold_page.so beside the hook | cannot read")
+
+    def test_one_that_writes_nothing_fails(self, folder: Path) -> None:
+        self.compile(folder, FUNCTION.format("abi", 1) + FUNCTION.format("create", 0) + FUNCTION.format("write", 0))
+        [(name, words)] = failures(folder).items()
+        assert name == "page writer: call"
+        assert "is no file of a slot" in words
+
+    def test_one_of_another_abi_fails_with_both_numbers(self, folder: Path) -> None:
+        self.compile(folder, FUNCTION.format("abi", 2) + FUNCTION.format("create", 0) + FUNCTION.format("write", 0))
+        [words] = failures(folder).values()
+        assert "writes pages of ABI 2, expected 1" in words
+
+    def test_one_symbol_too_few_is_named(self, folder: Path) -> None:
+        self.compile(folder, FUNCTION.format("abi", 1) + FUNCTION.format("create", 0))
+        seen = failures(folder)
+        assert seen["page writer: missing symbols"] == "none | tenfold_page_write"
+        assert "is no page writer of this version" in seen["page writer: call"]
 
 
 class TestReadingElf:

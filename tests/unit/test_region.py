@@ -7,14 +7,25 @@ import shutil
 import stat
 import struct
 import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenfold import region
+from tenfold import page_writer, region
 from tenfold.errors import RegionError
+
+
+@pytest.fixture(autouse=True, scope="module")
+def writer(page_library: Path) -> Iterator[Path]:
+    """Stands where the hook in force would be."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(page_writer, "DEFAULT_LIBRARY", page_library)
+        yield page_library
+
 
 HEADER = Path(__file__).resolve().parents[2] / "files" / "hook" / "include"
 UUID_A = "GPU-11111111-2222-3333-4444-555555555555"
@@ -37,8 +48,8 @@ LAYOUT = {
     "header.abi_version": (8, "offsetof(struct tenfold_header, abi_version)"),
     "header.header_bytes": (12, "offsetof(struct tenfold_header, header_bytes)"),
     "header.file_bytes": (16, "offsetof(struct tenfold_header, file_bytes)"),
-    "header.generation": (region.HEADER_GENERATION_OFFSET, "offsetof(struct tenfold_header, generation)"),
-    "header.active": (region.HEADER_ACTIVE_OFFSET, "offsetof(struct tenfold_header, active)"),
+    "header.generation": (24, "offsetof(struct tenfold_header, generation)"),
+    "header.active": (32, "offsetof(struct tenfold_header, active)"),
     "copy 0": (region.COPY_OFFSETS[0], "TENFOLD_CONFIG_COPY_OFFSET(0)"),
     "copy 1": (region.COPY_OFFSETS[1], "TENFOLD_CONFIG_COPY_OFFSET(1)"),
     "COPY_BYTES": (region.COPY_BYTES, "sizeof(struct tenfold_config_copy)"),
@@ -166,22 +177,6 @@ class TestThePage:
         assert (tmp_path / "config").stat().st_ino == inode
         assert region.read_config(tmp_path).gpus[0].core_limit_percent == 5
 
-    def test_a_writer_that_dies_before_the_switch_leaves_the_old_page(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        region.create_slot(tmp_path, [quota(cores=10)])
-        real = os.pwrite
-
-        def dies(descriptor: int, data: bytes, offset: int) -> int:
-            if offset in region.COPY_OFFSETS:
-                real(descriptor, data[: len(data) // 2], offset)
-            raise KeyboardInterrupt
-
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "pwrite", dies)
-            with pytest.raises(KeyboardInterrupt):
-                region.write_config(tmp_path, [quota(cores=99)])
-        assert region.read_config(tmp_path).gpus[0].core_limit_percent == 10
-        assert region.write_config(tmp_path, [quota(cores=50)]).gpus[0].core_limit_percent == 50
-
     def test_a_damaged_active_copy_falls_back_to_the_other(self, tmp_path: Path) -> None:
         region.create_slot(tmp_path, [quota(cores=10)])
         region.write_config(tmp_path, [quota(cores=20)])
@@ -233,6 +228,47 @@ class TestThePage:
             region.create_slot(tmp_path, many)
 
 
+class TestChanging:
+    def test_only_what_is_changed_changes(self, tmp_path: Path) -> None:
+        region.create_slot(tmp_path, [quota(cores=10), quota(UUID_B)], policy="open", view=("clocks",))
+        page = region.change_config(tmp_path, lambda old: replace(old, gpus=[replace(old.gpus[0], pressure="equal"), old.gpus[1]]))
+        assert page == region.read_config(tmp_path)
+        assert page == region.SlotConfig(2, [quota(cores=10, pressure="equal"), quota(UUID_B)], "open", ("clocks",))
+
+    def test_no_change_is_no_write(self, tmp_path: Path) -> None:
+        region.create_slot(tmp_path, [quota()])
+        before = (tmp_path / "config").read_bytes()
+        assert region.change_config(tmp_path, lambda old: old).generation == 1
+        assert (tmp_path / "config").read_bytes() == before
+
+    def test_a_write_in_between_is_not_lost(self, tmp_path: Path) -> None:
+        region.create_slot(tmp_path, [quota(cores=10)])
+        asked = []
+
+        def change(old: region.SlotConfig) -> region.SlotConfig:
+            asked.append(old.gpus[0].core_limit_percent)
+            if len(asked) == 1:
+                region.write_config(tmp_path, [quota(cores=77)])
+            return replace(old, gpus=[replace(old.gpus[0], neighbours=4)])
+
+        assert region.change_config(tmp_path, change).gpus == [quota(cores=77, neighbours=4)]
+        assert asked == [10, 77]
+
+    def test_a_wrong_change_is_refused_and_changes_nothing(self, tmp_path: Path) -> None:
+        region.create_slot(tmp_path, [quota()])
+        with pytest.raises(RegionError, match="pressure on card"):
+            region.change_config(tmp_path, lambda old: replace(old, gpus=[quota(pressure="some")]))
+        assert region.read_config(tmp_path).generation == 1
+
+    def test_the_generation_alone_tells_of_a_write(self, tmp_path: Path) -> None:
+        region.create_slot(tmp_path, [quota()])
+        assert region.read_generation(tmp_path) == 1
+        region.write_config(tmp_path, [quota(cores=5)])
+        assert region.read_generation(tmp_path) == 2
+        with pytest.raises(RegionError, match="cannot open"):
+            region.read_generation(tmp_path / "none")
+
+
 class TestTheState:
     """The tenant can write anything into it; the host reports numbers or an error, and never maps it."""
 
@@ -244,6 +280,34 @@ class TestTheState:
         state = region.read_state(tmp_path)
         assert state.gpus == [region.GpuState(UUID_A, 1234, 77, 1, 2)]
         assert state.processes == 1
+
+    def test_a_process_that_holds_nothing_counts_on_the_only_card(self, tmp_path: Path) -> None:
+        region.create_slot(tmp_path, [quota()])
+        attach(tmp_path, 0)
+        attach(tmp_path, 1, used={0: 4096})
+        state = region.read_state(tmp_path)
+        assert (state.processes, state.gpus[0].processes) == (2, 2)
+
+    def test_on_several_cards_a_process_counts_where_it_holds_memory(self, tmp_path: Path) -> None:
+        region.create_slot(tmp_path, [quota(), quota(UUID_B)])
+        attach(tmp_path, 0)
+        attach(tmp_path, 1, used={1: 4096})
+        attach(tmp_path, 2, used={0: 1, 1: 1})
+        state = region.read_state(tmp_path)
+        assert (state.processes, [gpu.processes for gpu in state.gpus]) == (3, [1, 2])
+
+    def test_a_dead_process_that_is_being_reaped_does_not_count(self, tmp_path: Path) -> None:
+        region.create_slot(tmp_path, [quota()])
+        attach(tmp_path, 0, used={0: 4096}, reaped=True)
+        assert region.read_state(tmp_path).processes == 0
+
+    def test_gpu_times_are_the_states(self, tmp_path: Path) -> None:
+        region.create_slot(tmp_path, [quota(), quota(UUID_B)])
+        poke(tmp_path / "state", region.STATE_GPUS_OFFSET + region.GPU_STATE_STRIDE + 56, struct.pack("<Q", 123456))
+        assert region.read_gpu_times_us(tmp_path) == {UUID_A: 0, UUID_B: 123456}
+        poke(tmp_path / "state", 0, b"?")
+        with pytest.raises(RegionError, match="is no file of a slot"):
+            region.read_gpu_times_us(tmp_path)
 
     @pytest.mark.parametrize("size", [0, 63, region.STATE_BYTES - 1, region.STATE_BYTES + 1])
     def test_a_file_of_another_size_is_an_error(self, tmp_path: Path, size: int) -> None:
@@ -275,6 +339,14 @@ class TestTheState:
         except RegionError:
             return
         assert all(0 <= gpu.used_bytes <= region.BYTES_MASK and 0 <= gpu.processes <= region.SLOTS_MAX for gpu in state.gpus)
+
+
+def attach(folder: Path, number: int, used: dict[int, int] | None = None, reaped: bool = False) -> None:
+    """Slot ``number`` of the state belongs to a process with these bytes by card index."""
+    offset = region.STATE_SLOTS_OFFSET + number * region.SLOT_STRIDE
+    poke(folder / "state", offset, struct.pack("<Q", (2 if reaped else 1) | (1000 + number) << 2))
+    for index, size_bytes in (used or {}).items():
+        poke(folder / "state", offset + region.SLOT_USED_OFFSET + 8 * index, struct.pack("<Q", size_bytes))
 
 
 def damage(path: Path, offset: int) -> None:

@@ -3,7 +3,8 @@
  * Owns:     every offset of `config` (written by the host alone, read-only in the container) and `state` (written by the
  *           container's processes; the host reads it with pread and believes nothing).
  * Mirror:   plugins/module_utils/tenfold/region.py; tests/unit/test_region.py compiles this header and compares each offset.
- * Next:     files/hook/src/config.c reads pages, slots.c and account.c own the state, limit.c owns the limiter bytes.
+ * Next:     files/hook/src/config_page.c reads pages, page_writer.c writes them, slots.c and account.c own the state, limit.c owns the
+ *           limiter bytes.
  *
  * Frozen:   the first 64 bytes of both files mean the same in every ABI version. A hook that meets a higher abi_version obeys
  *           the policy it was built with (closed) and never guesses. Reserved bytes are zero and ignored by readers.

@@ -1,7 +1,7 @@
-/* config_page.h - the host's configuration page, read and (by vgpuctl on the host) written.
+/* config_page.h - the host's configuration page, read.
  *
- * Contract: a reader gets a whole, checksummed copy or an error, however writers behave or die; a writer puts the inactive copy in place and
- *           then switches. 0 or negative errno; out-parameters are untouched on failure. */
+ * Contract: a reader gets a whole, checksummed copy or an error, however writers (page_writer.h) behave or die. 0 or negative errno;
+ *           out-parameters are untouched on failure. */
 #ifndef TENFOLD_CONFIG_PAGE_H
 #define TENFOLD_CONFIG_PAGE_H
 
@@ -13,11 +13,11 @@
 /* FNV-1a over the copy with its checksum taken as zero. */
 uint64_t tf_config_checksum(const struct tenfold_config_copy *copy);
 
+/* Copy number `index`, if it is whole. */
+bool tf_config_take(const void *page, uint32_t index, struct tenfold_config_copy *ret_copy);
+
 /* Reads the copy in force from a mapped (or read) page of TENFOLD_CONFIG_BYTES. -EPROTO: no page or another ABI (*ret_abi is set if it is a
  * page); -EBADMSG: both copies are damaged. */
 int tf_config_read(const void *page, struct tenfold_config_copy *ret_copy, uint32_t *ret_abi);
-
-/* Puts `copy` in force in the open page file: fills in generation and checksum, in the way that a reader can always follow. */
-int tf_config_write(int descriptor, const struct tenfold_config_copy *copy);
 
 #endif

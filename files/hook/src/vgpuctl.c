@@ -1,12 +1,13 @@
 /* vgpuctl.c - looking at a slice and, on the host, changing it.
  *
  *   vgpuctl show [--json] [DIR]          what the slice may use and uses; DIR is a slot's folder, /run/tenfold by default
- *   vgpuctl set DIR [--gpu UUID] [--memory-mib N] [--cores N] [--mode hard|elastic|off|priority]
+ *   vgpuctl set DIR [--gpu UUID] OPTION VALUE ...      the options are the rows of `settings`, all or none of them takes effect
  *   vgpuctl verify [DIR]                 are both files whole? exit status 0 or 1
  *
- * Static, because it runs in any image. Reads the state with pread and believes nothing in it; writes the page through config_page.c.
+ * Static, because it runs in any image. Reads the state with pread and believes nothing in it; writes the page through page_writer.c.
  * A static program cannot load NVML: clocks and compute mode are asked of `nvidia-smi`, and left out where there is none. */
 #include "config_page.h"
+#include "page_writer.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -17,9 +18,19 @@
 
 #define DEFAULT_FOLDER "/run/tenfold"
 
-static const char *const mode_names[] = {"hard", "elastic", "off", "priority"};
+/* In the order of their enums (tenfold_region.h), ended by NULL. */
+static const char *const mode_names[] = {"hard", "elastic", "off", "priority", NULL};
+static const char *const pressure_names[] = {"unknown", "none", "lower", "higher", "equal", NULL};
+static const char *const policy_names[] = {"closed", "open", NULL};
+static const char *const view_names[] = {"clocks", "compute_mode", NULL}; /* by bit */
 
-enum { MODES = sizeof mode_names / sizeof *mode_names };
+static const char *name_of(const char *const *names, uint32_t value)
+{
+    for (; *names; names++)
+        if (value-- == 0)
+            return *names;
+    return "?";
+}
 
 struct slice {
     struct tenfold_config_copy page;
@@ -93,30 +104,42 @@ static const struct tenfold_gpu_state *state_of(const struct slice *slice, const
     return NULL;
 }
 
+/* Attached processes; with more cards than one, those of them that hold memory on this one. */
 static uint32_t processes_on(const struct slice *slice, uint32_t index)
 {
-    uint32_t processes = 0;
-    for (uint32_t slot = 0; slot < TENFOLD_SLOTS_MAX; slot++)
-        processes += (slice->state.slots[slot].identity & 3u) && (slice->state.slots[slot].used[index] & TENFOLD_BYTES_MASK);
+    uint32_t processes = 0, cards = 0;
+    for (uint32_t gpu = 0; gpu < TENFOLD_GPUS_MAX; gpu++)
+        cards += slice->state.gpus[gpu].uuid[0] != '\0';
+    for (uint32_t number = 0; number < TENFOLD_SLOTS_MAX; number++) {
+        const struct tenfold_slot *slot = &slice->state.slots[number];
+        processes += (slot->identity & 3u) == TENFOLD_SLOT_LIVE && (cards <= 1 || (slot->used[index] & TENFOLD_BYTES_MASK));
+    }
     return processes;
 }
 
-static const char *mode_name(uint32_t mode) { return mode < MODES ? mode_names[mode] : "?"; }
-
 static void show_json(const struct slice *slice)
 {
-    printf("{\"generation\": %llu, \"policy\": \"%s\", \"gpus\": [", (unsigned long long)slice->page.generation,
-        slice->page.policy == TENFOLD_POLICY_OPEN ? "open" : "closed");
+    const char *separator = "";
+    printf("{\"generation\": %llu, \"policy\": \"%s\", \"view\": [", (unsigned long long)slice->page.generation,
+        name_of(policy_names, slice->page.policy));
+    for (uint32_t bit = 0; view_names[bit]; bit++)
+        if (slice->page.view >> bit & 1u) {
+            printf("%s\"%s\"", separator, view_names[bit]);
+            separator = ", ";
+        }
+    printf("], \"gpus\": [");
     for (uint32_t gpu = 0; gpu < slice->page.gpu_count; gpu++) {
         const struct tenfold_gpu_config *config = &slice->page.gpus[gpu];
         uint32_t index = 0;
         const struct tenfold_gpu_state *state = state_of(slice, config->uuid, &index);
         printf("%s{\"uuid\": \"%s\", \"memory_limit_bytes\": %llu, \"memory_used_bytes\": %llu, \"core_limit_percent\": %u, \"mode\": \"%s\", "
-               "\"priority\": %d, \"gpu_time_us\": %llu, \"refusals\": %llu, \"processes\": %u}",
+               "\"priority\": %d, \"overhead_reserve_bytes\": %llu, \"neighbours\": %u, \"pressure\": \"%s\", \"gpu_time_us\": %llu, "
+               "\"refusals\": %llu, \"processes\": %u}",
             gpu ? ", " : "", config->uuid, (unsigned long long)config->memory_limit_bytes,
-            (unsigned long long)(state ? state->used & TENFOLD_BYTES_MASK : 0), config->core_limit_percent, mode_name(config->mode),
-            config->priority, (unsigned long long)(state ? state->gpu_time_us : 0), (unsigned long long)(state ? state->refusals : 0),
-            state ? processes_on(slice, index) : 0);
+            (unsigned long long)(state ? state->used & TENFOLD_BYTES_MASK : 0), config->core_limit_percent,
+            name_of(mode_names, config->mode), config->priority, (unsigned long long)config->overhead_reserve_bytes, config->neighbours,
+            name_of(pressure_names, config->pressure), (unsigned long long)(state ? state->gpu_time_us : 0),
+            (unsigned long long)(state ? state->refusals : 0), state ? processes_on(slice, index) : 0);
     }
     printf("]}\n");
 }
@@ -134,7 +157,7 @@ static void show_cores(char *buffer, size_t bytes, const struct tenfold_gpu_conf
     if (config->core_limit_percent % 100 == 0 || config->mode == TENFOLD_MODE_OFF)
         snprintf(buffer, bytes, "no limit");
     else
-        snprintf(buffer, bytes, "%u %% %s", config->core_limit_percent, mode_name(config->mode));
+        snprintf(buffer, bytes, "%u %% %s", config->core_limit_percent, name_of(mode_names, config->mode));
 }
 
 /* What nvidia-smi knows of a card. */
@@ -224,71 +247,192 @@ static int command_verify(int argc, char **argv)
     return 0;
 }
 
-static bool parse_number(const char *text, uint64_t highest, uint64_t *ret_number)
+/* --- set ------------------------------------------------------------------------------------------------------------------------ */
+
+/* What `set` may change: a number between two bounds, one word of a list, or a set of its words. */
+static const struct setting {
+    const char *option;
+    const char *const *words; /* NULL: a number */
+    bool is_set;              /* of words, by bit */
+    bool is_page;             /* of the whole page, not of a card */
+    unsigned char shift;      /* the page counts bytes where people count MiB */
+    unsigned char bytes;      /* of the field */
+    size_t offset;
+    int64_t lowest, highest;
+} settings[] = {
+#define OF_CARD(field) .offset = offsetof(struct tenfold_gpu_config, field), .bytes = sizeof((struct tenfold_gpu_config *)0)->field
+#define OF_PAGE(field) .is_page = true, .offset = offsetof(struct tenfold_config_copy, field), .bytes = sizeof((struct tenfold_config_copy *)0)->field
+    {.option = "--memory-mib", OF_CARD(memory_limit_bytes), .shift = 20, .highest = TENFOLD_BYTES_MASK >> 20}, /* 0: no limit */
+    {.option = "--cores", OF_CARD(core_limit_percent), .highest = 100},                                        /* 0 and 100: no limit */
+    {.option = "--mode", OF_CARD(mode), .words = mode_names},
+    {.option = "--priority", OF_CARD(priority), .lowest = INT32_MIN, .highest = INT32_MAX}, /* 0: the highest that a tier can have */
+    {.option = "--overhead-reserve-mib", OF_CARD(overhead_reserve_bytes), .shift = 20, .highest = TENFOLD_BYTES_MASK >> 20},
+    {.option = "--pressure", OF_CARD(pressure), .words = pressure_names},
+    {.option = "--neighbours", OF_CARD(neighbours), .highest = UINT16_MAX},
+    {.option = "--policy", OF_PAGE(policy), .words = policy_names},
+    {.option = "--view", OF_PAGE(view), .words = view_names, .is_set = true},
+};
+
+enum { SETTINGS = sizeof settings / sizeof *settings, CHANGES_MAX = 64 };
+
+/* A setting with its value, before anything is touched. */
+struct change {
+    const struct setting *setting;
+    int64_t value;
+};
+
+static void print_words(const struct setting *setting, FILE *stream)
+{
+    const char *separator = "";
+    for (const char *const *word = setting->words; *word; word++) {
+        fprintf(stream, "%s%s", separator, *word);
+        separator = setting->is_set ? "," : "|";
+    }
+}
+
+static int fail_value(const struct setting *setting, const char *value)
+{
+    fprintf(stderr, "vgpuctl: %s is '%s', expected ", setting->option, value);
+    if (!setting->words) {
+        fprintf(stderr, "%lld to %lld", (long long)setting->lowest, (long long)setting->highest);
+    } else {
+        fputs(setting->is_set ? "none or some of " : "one of ", stderr);
+        print_words(setting, stderr);
+    }
+    fputc('\n', stderr);
+    return 1;
+}
+
+static bool find_word(const char *const *words, const char *text, size_t chars, int64_t *ret_number)
+{
+    for (int64_t number = 0; words[number]; number++)
+        if (strlen(words[number]) == chars && strncmp(words[number], text, chars) == 0) {
+            *ret_number = number;
+            return true;
+        }
+    return false;
+}
+
+static bool parse_set(const char *const *words, const char *text, int64_t *ret_bits)
+{
+    int64_t bits = 0, bit;
+    if (strcmp(text, "none") == 0) {
+        *ret_bits = 0;
+        return true;
+    }
+    for (;;) {
+        size_t chars = strcspn(text, ",");
+        if (!find_word(words, text, chars, &bit))
+            return false;
+        bits |= INT64_C(1) << bit;
+        if (!text[chars])
+            break;
+        text += chars + 1;
+    }
+    *ret_bits = bits;
+    return true;
+}
+
+static bool parse_number(const struct setting *setting, const char *text, int64_t *ret_number)
 {
     char *end;
+    if (strspn(text, "-0123456789") != strlen(text))
+        return false; /* strtoll takes blanks and a plus, too */
     errno = 0;
-    unsigned long long number = strtoull(text, &end, 10);
-    if (errno || *end || end == text || *text == '-' || number > highest)
+    long long number = strtoll(text, &end, 10);
+    if (errno || *end || end == text || number < setting->lowest || number > setting->highest)
         return false;
     *ret_number = number;
     return true;
 }
 
-static int change_gpu(struct tenfold_gpu_config *config, const char *option, const char *value)
+static int parse_change(const char *option, const char *value, struct change *ret_change)
 {
-    uint64_t number;
-    if (strcmp(option, "--memory-mib") == 0) {
-        if (!parse_number(value, TENFOLD_BYTES_MASK >> 20, &number))
-            return fail("--memory-mib is '%s', expected 0 (no limit) to 4194303%s", value, "");
-        config->memory_limit_bytes = number << 20;
-    } else if (strcmp(option, "--cores") == 0) {
-        if (!parse_number(value, 100, &number))
-            return fail("--cores is '%s', expected 0 to 100 (0 and 100: no limit)%s", value, "");
-        config->core_limit_percent = (uint32_t)number;
-    } else if (strcmp(option, "--mode") == 0) {
-        for (number = 0; number < MODES && strcmp(value, mode_names[number]) != 0;)
-            number++;
-        if (number == MODES)
-            return fail("--mode is '%s', expected hard, elastic, off or priority%s", value, "");
-        config->mode = (uint32_t)number;
-    } else {
-        return fail("unknown option '%s'%s", option, "");
+    for (int index = 0; index < SETTINGS; index++) {
+        const struct setting *setting = &settings[index];
+        if (strcmp(setting->option, option) != 0)
+            continue;
+        bool is_good = !setting->words ? parse_number(setting, value, &ret_change->value)
+            : setting->is_set          ? parse_set(setting->words, value, &ret_change->value)
+                                       : find_word(setting->words, value, strlen(value), &ret_change->value);
+        ret_change->setting = setting;
+        return is_good ? 0 : fail_value(setting, value);
     }
-    return 0;
+    return fail("unknown option '%s'%s", option, "");
+}
+
+static void apply(const struct change *change, void *holder)
+{
+    uint64_t number = (uint64_t)change->value << change->setting->shift; /* little-endian: the field is its low bytes */
+    memcpy((char *)holder + change->setting->offset, &number, change->setting->bytes);
+}
+
+/* False: no card of that name. */
+static bool apply_all(const struct change *changes, int count, const char *uuid, struct tenfold_config_copy *page)
+{
+    bool has_card = false;
+    for (uint32_t gpu = 0; gpu < page->gpu_count; gpu++) {
+        if (uuid && strcmp(page->gpus[gpu].uuid, uuid) != 0)
+            continue;
+        has_card = true;
+        for (int index = 0; index < count; index++)
+            apply(&changes[index], changes[index].setting->is_page ? (void *)page : &page->gpus[gpu]);
+    }
+    return has_card;
+}
+
+static int write_page(const char *folder, const struct tenfold_config_copy *page)
+{
+    uint64_t generation;
+    int descriptor = open_in(folder, "config", O_RDWR);
+    if (descriptor < 0)
+        return -errno;
+    int error = tenfold_page_write(descriptor, page, sizeof *page, page->generation, TENFOLD_PAGE_WAIT_MS, &generation);
+    close(descriptor);
+    return error;
 }
 
 static int command_set(int argc, char **argv)
 {
+    struct change changes[CHANGES_MAX];
     struct tenfold_config_copy page;
     const char *uuid = NULL;
-    if (argc < 3 || argc % 2 == 0)
+    int count = 0, error;
+    if (argc < 3 || argc % 2 == 0 || argc / 2 > CHANGES_MAX)
         return fail("set needs a slot's folder and pairs of option and value%s%s", "", "");
-    if (read_page(argv[0], &page))
-        return 1;
-    for (int index = 1; index < argc; index += 2)
+    for (int index = 1; index < argc; index += 2) {
         if (strcmp(argv[index], "--gpu") == 0)
             uuid = argv[index + 1];
-    bool has_card = false;
-    for (uint32_t gpu = 0; gpu < page.gpu_count; gpu++) {
-        if (uuid && strcmp(page.gpus[gpu].uuid, uuid) != 0)
-            continue;
-        has_card = true;
-        for (int index = 1; index < argc; index += 2)
-            if (strcmp(argv[index], "--gpu") != 0 && change_gpu(&page.gpus[gpu], argv[index], argv[index + 1]))
-                return 1;
+        else if (parse_change(argv[index], argv[index + 1], &changes[count++]))
+            return 1;
     }
-    if (!has_card)
-        return fail("the slot has no card '%s'%s", uuid ? uuid : "", "");
-    int descriptor = open_in(argv[0], "config", O_RDWR);
-    int error = descriptor < 0 ? -errno : tf_config_write(descriptor, &page);
+    if (!count)
+        return fail("set needs something to change beside the card%s%s", "", "");
+    do { /* again, if another writer was faster: its change must not be lost */
+        if (read_page(argv[0], &page))
+            return 1;
+        if (!apply_all(changes, count, uuid, &page))
+            return fail("the slot has no card '%s'%s", uuid ? uuid : "", "");
+        error = write_page(argv[0], &page);
+    } while (error == -ESTALE);
+    if (error == -ETIMEDOUT)
+        return fail("cannot write '%s/config': another writer has held it for 2 s%s", argv[0], "");
     return error ? fail("cannot write '%s/config': %s", argv[0], strerror(-error)) : 0;
 }
 
 static int usage(void)
 {
     fputs("usage: vgpuctl show [--json] [DIR]\n"
-          "       vgpuctl set DIR [--gpu UUID] [--memory-mib N] [--cores N] [--mode hard|elastic|off|priority]\n"
+          "       vgpuctl set DIR [--gpu UUID]", stderr);
+    for (int index = 0; index < SETTINGS; index++) {
+        fprintf(stderr, " [%s ", settings[index].option);
+        if (settings[index].words)
+            print_words(&settings[index], stderr);
+        else
+            fputc('N', stderr);
+        fputc(']', stderr);
+    }
+    fputs("\n"
           "       vgpuctl verify [DIR]\n"
           "       vgpuctl --version\n", stderr);
     return 2;

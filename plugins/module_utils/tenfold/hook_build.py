@@ -3,8 +3,8 @@
 Owns the decision whether a build is needed, the clear errors of a builder that lacks something, and the atomic arrival of
 ``<version>-<sha8>``. ``files/hook/Makefile`` knows how to compile; ``hook_verify`` proves the result on a node; roles distribute it.
 
-The folder's name is the first 8 digits of the library's own sha256, so equal bytes have one name. What went in (sources, compiler, flags)
-is kept as a digest in ``build.json`` beside it: the same input is not compiled again.
+The folder's name has the first 8 digits of a sha256 over everything in it, so equal bytes have one name and a name has one content. What
+went in (sources, compiler, flags) is kept as a digest in ``build.json``: the same input is not compiled again.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ import subprocess
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any, Iterator, Mapping
 
 from .hook_elf import HookError, read_library
+from .page_writer import LIBRARY as PAGE_LIBRARY
 
-__all__ = ["BuildRequest", "BuiltHook", "build", "find_built"]
+__all__ = ["BuildRequest", "BuiltHook", "build", "content_sha256", "find_built"]
 
 LIBRARY = "libtenfold.so"
 PRELOAD_LINE = "/usr/local/tenfold/libtenfold.so\n"
-ARTIFACTS = {LIBRARY: 0o755, "vgpuctl": 0o755, "tenfold-selftest": 0o755, "symbols.txt": 0o644}
+ARTIFACTS = {LIBRARY: 0o755, PAGE_LIBRARY: 0o755, "vgpuctl": 0o755, "tenfold-selftest": 0o755, "symbols.txt": 0o644}
 RECORD = "build.json"
 COMPILE_SECONDS = 300.0
 
@@ -190,7 +191,8 @@ def _install(request: BuildRequest, scratch: Path, input_sha256: str) -> BuiltHo
     library = staged / LIBRARY
     sha256 = hashlib.sha256(library.read_bytes()).hexdigest()
     elf = read_library(library)
-    name = f"{request.version}-{sha256[:8]}"
+    files = {file: _sha256(staged / file) for file in sorted([*ARTIFACTS, "ld.so.preload"])}
+    name = f"{request.version}-{content_sha256(files)[:8]}"
     hook = BuiltHook(
         path=str(request.dest / name),
         name=name,
@@ -203,7 +205,7 @@ def _install(request: BuildRequest, scratch: Path, input_sha256: str) -> BuiltHo
         abi=_abi_version(request.source),
         input_sha256=input_sha256,
     )
-    record = {**asdict(hook), "files": {file: _sha256(staged / file) for file in sorted([*ARTIFACTS, "ld.so.preload"])}}
+    record = {**asdict(hook), "files": files}
     (staged / RECORD).write_text(json.dumps(record, indent=2, sort_keys=True) + "\n")
     staged.chmod(0o755)
     _arrive(staged, Path(hook.path))
@@ -227,6 +229,11 @@ def _abi_version(source: Path) -> int:
         if line.startswith("#define TENFOLD_ABI_VERSION "):
             return int(line.split()[2].rstrip("u"))
     raise HookError(f"{str(source / 'include' / 'tenfold_region.h')!r} names no TENFOLD_ABI_VERSION")
+
+
+def content_sha256(files: Mapping[str, str]) -> str:
+    """Of a folder whose files have these digests by name: what ``export LC_ALL=C; sha256sum * | sha256sum`` prints there on a node."""
+    return hashlib.sha256("".join(f"{digest}  {name}\n" for name, digest in sorted(files.items())).encode()).hexdigest()
 
 
 def _sha256(path: Path) -> str:

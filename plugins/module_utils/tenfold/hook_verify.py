@@ -1,6 +1,6 @@
 """Proof that a built hook is what it should be and does what it must, on the node where it will serve.
 
-Owns the checks and their verdicts: the file (ELF, glibc floor, exports, no constructors), its ABI against running slots, and a functional
+Owns the checks and their verdicts: the files (ELF, glibc floor, exports, no constructors), the ABI against running slots, and a functional
 run with the node's own driver: the self-test program runs under the hook in a slot of its own on an idle card, says what it saw, and this
 module compares. ``hook_build`` made the folder; ``region`` makes the slot; the role decides what to do with a failure.
 
@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Iterable, Sequence
 
-from . import region
+from . import page_writer, region
 from .errors import RegionError
 from .hook_elf import ElfLibrary, HookError, parse_glibc_version, read_library
 
@@ -30,6 +30,7 @@ __all__ = ["Check", "Report", "VerifyRequest", "expected_symbols", "verify"]
 
 LIBRARY = "libtenfold.so"
 SELFTEST = "tenfold-selftest"
+PAGE_SYMBOLS = ("tenfold_page_abi", "tenfold_page_create", "tenfold_page_write")
 GLIBC_FLOOR = "2.17"
 MEMORY_BYTES_MAX = 256 << 20
 STEP_BYTES = 2 << 20
@@ -109,6 +110,7 @@ def verify(request: VerifyRequest) -> Report:
     """Everything that can be known. Errors: HookError only when the file cannot be read at all; a wrong hook is a report with failures."""
     report = Report()
     _check_file(request, read_library(request.folder / LIBRARY), report)
+    _check_page_writer(request, report)
     _check_running_slots(request, report)
     if request.functional != "never" and not report.failures:
         _check_function(request, report)
@@ -121,18 +123,49 @@ def verify(request: VerifyRequest) -> Report:
 
 
 def _check_file(request: VerifyRequest, library: ElfLibrary, report: Report) -> None:
-    report.equal("ELF class", 64, library.bits)
-    report.equal("machine", request.machine, library.machine)
-    report.equal("needed libraries", "libc.so.6", " ".join(library.needed))
-    report.equal("constructors", 0, library.constructors)
-    needed = library.needed_glibc or "0"
-    for name, version in [("glibc floor", GLIBC_FLOOR), *((f"glibc of image {text}", text) for text in request.image_glibcs)]:
-        fits = parse_glibc_version(needed) <= parse_glibc_version(version)
-        report.add(name, fits, f"nothing newer than {version}", needed)
     symbols = request.symbols or expected_symbols(_read_text(request.folder / "symbols.txt"))
+    _check_library(request, library, symbols, request.image_glibcs, report, "")
+
+
+def _check_page_writer(request: VerifyRequest, report: Report) -> None:
+    """The second library, by which the host writes pages: its file, then a page that it makes and changes."""
+    path, prefix = request.folder / page_writer.LIBRARY, "page writer: "
+    try:
+        library = read_library(path)
+    except HookError as error:
+        report.add(f"{prefix}file", False, f"{page_writer.LIBRARY} beside the hook", str(error))
+        return
+    _check_library(request, library, PAGE_SYMBOLS, (), report, prefix)
+    if library.machine != request.machine:
+        return
+    slot = Path(tempfile.mkdtemp(prefix="tenfold-verify-"))
+    card = "GPU-00000000-0000-0000-0000-000000000000"
+    try:
+        region.create_slot(slot, [region.GpuQuota(card, STEP_BYTES, 10)], library=path)
+        region.write_config(slot, [region.GpuQuota(card, MEMORY_BYTES_MAX, 20)], library=path)
+        page = region.read_config(slot)
+        seen = (page.generation, page.gpus[0].memory_limit_bytes, page.gpus[0].core_limit_percent)
+        report.equal(f"{prefix}page after a change", (2, MEMORY_BYTES_MAX, 20), seen)
+    except RegionError as error:
+        report.add(f"{prefix}call", False, "a page that is made and changed", str(error))
+    finally:
+        shutil.rmtree(str(slot), ignore_errors=True)
+
+
+def _check_library(
+    request: VerifyRequest, library: ElfLibrary, symbols: Sequence[str], image_glibcs: Sequence[str], report: Report, prefix: str
+) -> None:
+    report.equal(f"{prefix}ELF class", 64, library.bits)
+    report.equal(f"{prefix}machine", request.machine, library.machine)
+    report.equal(f"{prefix}needed libraries", "libc.so.6", " ".join(library.needed))
+    report.equal(f"{prefix}constructors", 0, library.constructors)
+    needed = library.needed_glibc or "0"
+    for name, version in [("glibc floor", GLIBC_FLOOR), *((f"glibc of image {text}", text) for text in image_glibcs)]:
+        fits = parse_glibc_version(needed) <= parse_glibc_version(version)
+        report.add(f"{prefix}{name}", fits, f"nothing newer than {version}", needed)
     missing, extra = sorted(set(symbols) - set(library.exported)), sorted(set(library.exported) - set(symbols))
-    report.add("missing symbols", not missing, "none", " ".join(missing) or "none")
-    report.add("unexpected symbols", not extra, "none", " ".join(extra) or "none")
+    report.add(f"{prefix}missing symbols", not missing, "none", " ".join(missing) or "none")
+    report.add(f"{prefix}unexpected symbols", not extra, "none", " ".join(extra) or "none")
 
 
 def _read_text(path: Path) -> str:
@@ -263,7 +296,7 @@ def _check_function(request: VerifyRequest, report: Report) -> None:
     slot = Path(tempfile.mkdtemp(prefix="tenfold-verify-"))
     before = len(report.failures)
     try:
-        region.create_slot(slot, [_quota(request, card, CORE_LIMITS_PERCENT[0])])
+        region.create_slot(slot, [_quota(request, card, CORE_LIMITS_PERCENT[0])], library=request.folder / page_writer.LIBRARY)
         program = _Selftest(request.folder, {"LD_PRELOAD": str(request.folder / LIBRARY), "TENFOLD_SLOT_DIR": str(slot)})
         try:
             _judge(request, report, slot, card, program)
@@ -278,6 +311,10 @@ def _check_function(request: VerifyRequest, report: Report) -> None:
 
 def _quota(request: VerifyRequest, card: str, core_limit_percent: int, memory_bytes: int | None = None) -> region.GpuQuota:
     return region.GpuQuota(card, request.memory_mib << 20 if memory_bytes is None else memory_bytes, core_limit_percent)
+
+
+def _change(request: VerifyRequest, slot: Path, quota: region.GpuQuota) -> None:
+    region.write_config(slot, [quota], library=request.folder / page_writer.LIBRARY)
 
 
 def _judge(request: VerifyRequest, report: Report, slot: Path, card: str, program: _Selftest) -> None:
@@ -314,13 +351,13 @@ def _check_fill(report: Report, program: _Selftest, limit: int) -> None:
 
 def _check_live_memory(request: VerifyRequest, report: Report, slot: Path, card: str, program: _Selftest, limit: int) -> None:
     cores = CORE_LIMITS_PERCENT[0]
-    region.write_config(slot, [_quota(request, card, cores, limit // 2)])
+    _change(request, slot, _quota(request, card, cores, limit // 2))
     _check_view(report, program, "shrunk below use", limit // 2, limit)
     report.equal("allocating above a shrunk limit", OUT_OF_MEMORY, program.ask("alloc 512")["result"])
-    region.write_config(slot, [_quota(request, card, cores, limit + STEP_BYTES)])
+    _change(request, slot, _quota(request, card, cores, limit + STEP_BYTES))
     report.equal("allocating under a grown limit", 0, program.ask(f"alloc {STEP_BYTES}")["result"])
     report.equal("allocating above a grown limit", OUT_OF_MEMORY, program.ask("alloc 512")["result"])
-    region.write_config(slot, [_quota(request, card, cores)])
+    _change(request, slot, _quota(request, card, cores))
 
 
 def _share_percent(program: _Selftest, milliseconds: int) -> float:
@@ -332,7 +369,7 @@ def _share_percent(program: _Selftest, milliseconds: int) -> float:
 
 def _check_throttle(request: VerifyRequest, report: Report, slot: Path, card: str, program: _Selftest) -> None:
     for limit in CORE_LIMITS_PERCENT:
-        region.write_config(slot, [_quota(request, card, limit)])
+        _change(request, slot, _quota(request, card, limit))
         _share_percent(program, LEARN_MS)
         share = _share_percent(program, MEASURE_MS)
         # A busy host stops the program for tens of milliseconds, and the credit of that time is spent within the same window: the mean

@@ -3,22 +3,24 @@
 Owns the Python mirror of ``files/hook/include/tenfold_region.h`` (the C header is the truth; tests/unit/test_region.py compares every
 offset). Who gets which quota is ``tiers``' task; slot names, CDI files and persistence are the device plugin's.
 
-The page has two checksummed copies and an active index: a writer that dies leaves the last good copy in force. The state belongs to the
-tenant, so it is read with pread, bounded, and nothing in it is believed beyond its own numbers.
+The page has two checksummed copies and an active index: a writer that dies leaves the last good copy in force. Pages are written by the
+hook's own C function (``page_writer``) and read here without it, because a reader must also work inside a slice. The state belongs to
+the tenant, so it is read with pread, bounded, and nothing in it is believed beyond its own numbers.
 """
 
 from __future__ import annotations
 
-import fcntl
+import errno
 import os
+import shutil
 import stat
 import struct
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Iterator, Sequence, Union
+from typing import Callable, Iterator, Sequence, Union
 
+from . import page_writer
 from .errors import RegionError
 
 __all__ = [
@@ -31,8 +33,11 @@ __all__ = [
     "GpuState",
     "SlotConfig",
     "SlotState",
+    "change_config",
     "create_slot",
     "read_config",
+    "read_generation",
+    "read_gpu_times_us",
     "read_state",
     "write_config",
 ]
@@ -56,14 +61,13 @@ BYTES_MASK = (1 << 42) - 1
 
 # Structs in the header's order of members; "x" is reserved room.
 HEADER = struct.Struct("<QIIQQII24x")  # magic, abi_version, header_bytes, file_bytes, generation, active, reserved
-HEADER_GENERATION_OFFSET = 24
-HEADER_ACTIVE_OFFSET = 32
 COPY_HEAD = struct.Struct("<QQIIII32x")  # checksum, generation, gpu_count, policy, view, reserved
 GPU_CONFIG = struct.Struct("<48sQQIIiII44x")  # uuid, memory, overhead reserve, core percent, mode, priority, neighbours, pressure
 GPU_STATE = struct.Struct("<48sQQQ")  # uuid, used (tagged), gpu_time_us, refusals; 512 bytes each in the file
 GPU_STATE_STRIDE = 512
 STATE_COUNTERS = struct.Struct("<QQQQ")  # slots_high_water, open_fallbacks, unknown_entry_points, reaped
 SLOT_HEAD = struct.Struct("<QQQII")  # identity, start_ticks, pid_namespace, pid, flags
+SLOT_LIVE = 1  # in the identity's two lowest bits
 SLOT_STRIDE = 256
 SLOT_USED_OFFSET = 128
 COPY_BYTES = COPY_HEAD.size + GPUS_MAX * GPU_CONFIG.size
@@ -72,9 +76,6 @@ MODES = ("hard", "elastic", "off", "priority")
 PRESSURES = ("unknown", "none", "lower", "higher", "equal")
 POLICIES = ("closed", "open")
 VIEWS = ("clocks", "compute_mode")
-
-# A page writer holds the lock for microseconds; one that needs longer than this is stuck.
-LOCK_SECONDS = 2.0
 
 PathLike = Union[str, "os.PathLike[str]"]
 
@@ -112,7 +113,11 @@ class SlotConfig:
 
 @dataclass(frozen=True)
 class GpuState:
-    """What the container's processes say they use of one card (tenant-writable: a claim, not a proof)."""
+    """What the container's processes say they use of one card (tenant-writable: a claim, not a proof).
+
+    ``processes`` are the attached ones; in a slot of several cards, those of them that hold memory on this card. A process that was killed
+    counts until another one of its container notices, as its memory does.
+    """
 
     uuid: str
     used_bytes: int
@@ -138,11 +143,13 @@ def create_slot(
     *,
     policy: str = "closed",
     view: Sequence[str] = (),
+    library: Path | None = None,
 ) -> SlotConfig:
     """Make the folder's ``config`` (0444) and a fresh ``state`` (0666), both with all their blocks allocated; return the page in force.
 
     For a container that is about to start: an old state is replaced (its processes' pid namespace is gone, so nobody could ever reap them),
-    an old page is updated in place. Errors: RegionError when the quotas are wrong or the file system is full; then nothing half-made stays.
+    an old page is updated in place. ``library`` writes the page (``page_writer``; None: that of the hook in force on this node). Errors:
+    RegionError when the quotas are wrong, the library can't be used or the file system is full; then nothing half-made stays.
     """
     folder = Path(slot_dir)
     if hook_abi != ABI_VERSION:
@@ -152,48 +159,83 @@ def create_slot(
             hook_abi=hook_abi,
         )
     _check_page(gpus, policy, view)
+    is_new = not folder.exists()
     try:
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        page = _fresh_or_changed_page(folder, gpus, policy, view, library)
         generation = _old_state_generation(folder / "state") + 1
-        _install(folder / "state", _state_pages(gpus, generation), STATE_BYTES, 0o666)
-        if not _page_is_usable(folder / "config"):
-            _install(folder / "config", _config_pages(gpus, policy, view, generation=1), CONFIG_BYTES, 0o444)
-            return read_config(folder)
-    except OSError as error:
+        _install(folder / "state", STATE_BYTES, 0o666, lambda descriptor: _write_state(descriptor, gpus, generation))
+    except (OSError, RegionError) as error:
+        if is_new:
+            shutil.rmtree(str(folder), ignore_errors=True)
+        if isinstance(error, RegionError):
+            raise
         raise RegionError(f"cannot create slot {str(folder)!r}: {error.strerror or error}", slot=str(folder)) from error
-    return write_config(folder, gpus, policy=policy, view=view)
+    return page
 
 
-def write_config(slot_dir: PathLike, gpus: Sequence[GpuQuota], *, policy: str = "closed", view: Sequence[str] = ()) -> SlotConfig:
+def _fresh_or_changed_page(folder: Path, gpus: Sequence[GpuQuota], policy: str, view: Sequence[str], library: Path | None) -> SlotConfig:
+    if _page_is_usable(folder / "config"):
+        return write_config(folder, gpus, policy=policy, view=view, library=library)
+    copy = _encode_copy(gpus, policy, view)
+    _install(folder / "config", CONFIG_BYTES, 0o444, lambda descriptor: page_writer.create(descriptor, copy, ABI_VERSION, library))
+    return read_config(folder)
+
+
+def write_config(
+    slot_dir: PathLike, gpus: Sequence[GpuQuota], *, policy: str = "closed", view: Sequence[str] = (), library: Path | None = None
+) -> SlotConfig:
     """Put a new page in force for running processes, in place, and return it.
 
-    The inactive copy is written whole, then the active index: whoever dies in between leaves the old page. One writer at a time (flock).
-    Errors: RegionError for wrong quotas, a missing or damaged file, or a stuck writer.
+    Whoever dies in between leaves the old page. One writer at a time. Errors: RegionError for wrong quotas, a missing or damaged file, a
+    stuck writer, or a library that can't be used.
     """
     _check_page(gpus, policy, view)
+    generation = _write_page(Path(slot_dir) / "config", _encode_copy(gpus, policy, view), 0, library)
+    return SlotConfig(generation, list(gpus), policy, tuple(word for word in VIEWS if word in view))
+
+
+def change_config(slot_dir: PathLike, change: Callable[[SlotConfig], SlotConfig], *, library: Path | None = None) -> SlotConfig:
+    """Put ``change(page in force)`` in force, unless it is equal; return what is in force then.
+
+    What another writer changes at the same time is kept: ``change`` is asked again. Generation and ABI of its answer are not looked at.
+    Errors: as ``write_config`` and ``read_config``.
+    """
     path = Path(slot_dir) / "config"
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError as error:
-        raise RegionError(f"cannot open {str(path)!r}: {error.strerror}", path=str(path)) from error
-    try:
-        _lock(descriptor, path)
-        old = _parse_config(_read(descriptor, CONFIG_BYTES, path), path)
-        active = _active_copy(_read(descriptor, CONFIG_BYTES, path), path)
-        copy = _encode_copy(gpus, policy, view, old.generation + 1)
-        _write(descriptor, copy, COPY_OFFSETS[1 - active])
-        _write(descriptor, struct.pack("<QI", old.generation + 1, 1 - active), HEADER_GENERATION_OFFSET)
-        return _parse_config(_read(descriptor, CONFIG_BYTES, path), path)
-    except OSError as error:
-        raise RegionError(f"cannot write {str(path)!r}: {error.strerror or error}", path=str(path)) from error
-    finally:
-        os.close(descriptor)
+    while True:
+        old = read_config(slot_dir)
+        new = change(old)
+        if (new.gpus, new.policy, set(new.view)) == (old.gpus, old.policy, set(old.view)):
+            return old
+        _check_page(new.gpus, new.policy, new.view)
+        try:
+            generation = _write_page(path, _encode_copy(new.gpus, new.policy, new.view), old.generation, library)
+        except _PageChanged:
+            continue
+        return SlotConfig(generation, list(new.gpus), new.policy, tuple(word for word in VIEWS if word in new.view))
 
 
 def read_config(slot_dir: PathLike) -> SlotConfig:
     """The page in force. Errors: RegionError when it is missing, of another ABI, or both copies are damaged."""
     path = Path(slot_dir) / "config"
     return _parse_config(_read_file(path, CONFIG_BYTES), path)
+
+
+def read_generation(slot_dir: PathLike) -> int:
+    """A number that changes with every write of the page: the cheap question whether to read it again. Errors: RegionError."""
+    path = Path(slot_dir) / "config"
+    data = _read_file(path, HEADER_BYTES, whole=False)
+    magic, abi, _header_bytes, file_bytes, generation, _active, _reserved = HEADER.unpack_from(data, 0)
+    _check_header(path, magic, CONFIG_MAGIC, abi, file_bytes, CONFIG_BYTES)
+    return int(generation)
+
+
+def read_gpu_times_us(slot_dir: PathLike) -> dict[str, int]:
+    """GPU time that the container's processes say they have used so far, by UUID: the cheap part of ``read_state``. Errors: RegionError."""
+    path = Path(slot_dir) / "state"
+    data = _read_file(path, STATE_SLOTS_OFFSET, whole=False)
+    _check_state_header(data, path)
+    return {uuid: gpu_time_us for _index, uuid, _used, gpu_time_us, _refusals in _cards(data)}
 
 
 def read_state(slot_dir: PathLike) -> SlotState:
@@ -204,19 +246,15 @@ def read_state(slot_dir: PathLike) -> SlotState:
     """
     path = Path(slot_dir) / "state"
     data = _read_file(path, STATE_BYTES)
-    magic, abi, _header_bytes, file_bytes, generation, _active, _reserved = HEADER.unpack_from(data, 0)
-    _check_header(path, magic, STATE_MAGIC, abi, file_bytes, STATE_BYTES)
+    generation = _check_state_header(data, path)
     _high_water, open_fallbacks, unknown, reaped = STATE_COUNTERS.unpack_from(data, HEADER_BYTES)
-    live = list(_live_slots(data))
+    attached = list(_attached_slots(data))
+    cards = list(_cards(data))
     gpus = []
-    for index in range(GPUS_MAX):
-        raw_uuid, used, gpu_time_us, refusals = GPU_STATE.unpack_from(data, STATE_GPUS_OFFSET + index * GPU_STATE_STRIDE)
-        uuid = _decode_uuid(raw_uuid)
-        if not uuid:
-            continue
-        on_card = sum(1 for offset in live if _slot_uses(data, offset, index))
+    for index, uuid, used, gpu_time_us, refusals in cards:
+        on_card = len(attached) if len(cards) == 1 else sum(1 for offset in attached if _slot_uses(data, offset, index))
         gpus.append(GpuState(uuid, used & BYTES_MASK, gpu_time_us, on_card, refusals))
-    return SlotState(gpus, len(live), generation, open_fallbacks, unknown, reaped)
+    return SlotState(gpus, len(attached), generation, open_fallbacks, unknown, reaped)
 
 
 # --- encoding -----------------------------------------------------------------------------------------------------------------
@@ -264,15 +302,8 @@ def _is_uuid(text: str) -> bool:
     )
 
 
-def _checksum(data: bytes) -> int:
-    """FNV-1a, 64 bits."""
-    value = 0xCBF29CE484222325
-    for byte in data:
-        value = ((value ^ byte) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
-    return value
-
-
-def _encode_copy(gpus: Sequence[GpuQuota], policy: str, view: Sequence[str], generation: int) -> bytes:
+def _encode_copy(gpus: Sequence[GpuQuota], policy: str, view: Sequence[str]) -> bytes:
+    """``struct tenfold_config_copy`` without checksum and generation: the writer fills them in."""
     view_bits = sum(1 << VIEWS.index(word) for word in set(view))
     body = b"".join(
         GPU_CONFIG.pack(
@@ -287,24 +318,18 @@ def _encode_copy(gpus: Sequence[GpuQuota], policy: str, view: Sequence[str], gen
         )
         for quota in gpus
     ).ljust(GPUS_MAX * GPU_CONFIG.size, b"\0")
-    head = (generation, len(gpus), POLICIES.index(policy), view_bits, 0)
-    checksum = _checksum(COPY_HEAD.pack(0, *head) + body)
-    return COPY_HEAD.pack(checksum, *head) + body
-
-
-def _config_pages(gpus: Sequence[GpuQuota], policy: str, view: Sequence[str], generation: int) -> list[tuple[int, bytes]]:
-    copy = _encode_copy(gpus, policy, view, generation)
-    header = HEADER.pack(CONFIG_MAGIC, ABI_VERSION, HEADER_BYTES, CONFIG_BYTES, generation, 0, 0)
-    return [(0, header), (COPY_OFFSETS[0], copy), (COPY_OFFSETS[1], copy)]
-
-
-def _state_pages(gpus: Sequence[GpuQuota], generation: int) -> list[tuple[int, bytes]]:
-    header = HEADER.pack(STATE_MAGIC, ABI_VERSION, HEADER_BYTES, STATE_BYTES, generation, 0, 0)
-    cards = [(STATE_GPUS_OFFSET + index * GPU_STATE_STRIDE, quota.uuid.encode()) for index, quota in enumerate(gpus)]
-    return [(0, header), *cards]
+    return COPY_HEAD.pack(0, 0, len(gpus), POLICIES.index(policy), view_bits, 0) + body
 
 
 # --- decoding -----------------------------------------------------------------------------------------------------------------
+
+
+def _checksum(data: bytes) -> int:
+    """FNV-1a, 64 bits."""
+    value = 0xCBF29CE484222325
+    for byte in data:
+        value = ((value ^ byte) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
+    return value
 
 
 def _check_header(path: Path, magic: int, expected_magic: int, abi: int, file_bytes: int, expected_bytes: int) -> None:
@@ -314,6 +339,22 @@ def _check_header(path: Path, magic: int, expected_magic: int, abi: int, file_by
         raise RegionError(f"{str(path)!r} has ABI {abi}, expected {ABI_VERSION}", path=str(path), abi=abi)
     if file_bytes != expected_bytes:
         raise RegionError(f"{str(path)!r} says that it has {file_bytes} bytes, expected {expected_bytes}", path=str(path))
+
+
+def _check_state_header(data: bytes, path: Path) -> int:
+    """The state's generation. Errors: RegionError."""
+    magic, abi, _header_bytes, file_bytes, generation, _active, _reserved = HEADER.unpack_from(data, 0)
+    _check_header(path, magic, STATE_MAGIC, abi, file_bytes, STATE_BYTES)
+    return int(generation)
+
+
+def _cards(data: bytes) -> Iterator[tuple[int, str, int, int, int]]:
+    """Index, UUID, tagged use, GPU time and refusals of each card of a state."""
+    for index in range(GPUS_MAX):
+        raw_uuid, used, gpu_time_us, refusals = GPU_STATE.unpack_from(data, STATE_GPUS_OFFSET + index * GPU_STATE_STRIDE)
+        uuid = _decode_uuid(raw_uuid)
+        if uuid:
+            yield index, uuid, used, gpu_time_us, refusals
 
 
 def _copy_is_good(data: bytes, index: int) -> bool:
@@ -355,11 +396,11 @@ def _decode_uuid(raw: bytes) -> str:
     return text if _is_uuid(text) else ""
 
 
-def _live_slots(data: bytes) -> Iterator[int]:
-    """Offsets of slots that a process holds (state bits 1 or 2 of the identity word)."""
+def _attached_slots(data: bytes) -> Iterator[int]:
+    """Offsets of slots that a process holds; one that is being reaped belongs to a dead one."""
     for index in range(SLOTS_MAX):
         offset = STATE_SLOTS_OFFSET + index * SLOT_STRIDE
-        if SLOT_HEAD.unpack_from(data, offset)[0] & 3:
+        if SLOT_HEAD.unpack_from(data, offset)[0] & 3 == SLOT_LIVE:
             yield offset
 
 
@@ -371,13 +412,42 @@ def _slot_uses(data: bytes, slot_offset: int, gpu_index: int) -> bool:
 # --- files --------------------------------------------------------------------------------------------------------------------
 
 
-def _install(path: Path, pages: Sequence[tuple[int, bytes]], size_bytes: int, mode: int) -> None:
+class _PageChanged(Exception):
+    """Another writer was faster."""
+
+
+def _write_page(path: Path, copy: bytes, expected_generation: int, library: Path | None) -> int:
+    """The new generation. Errors: RegionError; _PageChanged only with an expected generation."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError as error:
+        raise RegionError(f"cannot open {str(path)!r}: {error.strerror}", path=str(path)) from error
+    try:
+        _read(descriptor, CONFIG_BYTES, path)
+        return page_writer.write(descriptor, copy, ABI_VERSION, expected_generation, library)
+    except OSError as error:
+        if error.errno == errno.ESTALE:
+            raise _PageChanged from error
+        if error.errno == errno.ETIMEDOUT:
+            seconds = page_writer.WAIT_MS / 1000
+            words = f"another writer has held {str(path)!r} for {seconds:g} s; end it ('fuser -v' names it) and try again"
+        elif error.errno == errno.EBADMSG:
+            words = f"both copies in {str(path)!r} are damaged; create the slot again"
+        elif error.errno == errno.EPROTO:
+            words = f"{str(path)!r} is no page of ABI {ABI_VERSION}"
+        else:
+            words = f"cannot write {str(path)!r}: {error.strerror or error}"
+        raise RegionError(words, path=str(path)) from error
+    finally:
+        os.close(descriptor)
+
+
+def _install(path: Path, size_bytes: int, mode: int, fill: Callable[[int], object]) -> None:
     """A new file with every block allocated (a hole would be SIGBUS for the program that maps it on a full tmpfs), by rename."""
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=str(path.parent))
     try:
         os.posix_fallocate(descriptor, 0, size_bytes)
-        for offset, data in pages:
-            _write(descriptor, data, offset)
+        fill(descriptor)
         os.fchmod(descriptor, mode)
         Path(temporary).replace(path)
     except BaseException:
@@ -387,22 +457,12 @@ def _install(path: Path, pages: Sequence[tuple[int, bytes]], size_bytes: int, mo
         os.close(descriptor)
 
 
-def _lock(descriptor: int, path: Path) -> None:
-    deadline = time.monotonic() + LOCK_SECONDS
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise RegionError(f"another writer has held {str(path)!r} for {LOCK_SECONDS:g} s", path=str(path)) from None
-            time.sleep(0.002)
-
-
-def _write(descriptor: int, data: bytes, offset: int) -> None:
-    written = os.pwrite(descriptor, data, offset)
-    if written != len(data):
-        raise OSError(28, f"wrote {written} of {len(data)} bytes")
+def _write_state(descriptor: int, gpus: Sequence[GpuQuota], generation: int) -> None:
+    header = HEADER.pack(STATE_MAGIC, ABI_VERSION, HEADER_BYTES, STATE_BYTES, generation, 0, 0)
+    cards = [(STATE_GPUS_OFFSET + index * GPU_STATE_STRIDE, quota.uuid.encode()) for index, quota in enumerate(gpus)]
+    for offset, data in [(0, header), *cards]:
+        if os.pwrite(descriptor, data, offset) != len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _read(descriptor: int, size_bytes: int, path: Path) -> bytes:
@@ -415,8 +475,8 @@ def _read(descriptor: int, size_bytes: int, path: Path) -> bytes:
     return data
 
 
-def _read_file(path: Path, size_bytes: int) -> bytes:
-    """The whole file, never through a link, never blocking on something that is no file."""
+def _read_file(path: Path, size_bytes: int, whole: bool = True) -> bytes:
+    """The whole file, or its beginning, never through a link, never blocking on something that is no file."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
@@ -424,7 +484,10 @@ def _read_file(path: Path, size_bytes: int) -> bytes:
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise RegionError(f"{str(path)!r} is no regular file", path=str(path))
-        return _read(descriptor, size_bytes, path)
+        data = _read(descriptor, size_bytes, path) if whole else os.pread(descriptor, size_bytes, 0)
+        if len(data) < size_bytes:
+            raise RegionError(f"{str(path)!r} has {len(data)} bytes, expected {size_bytes} or more", path=str(path))
+        return data
     except OSError as error:
         raise RegionError(f"cannot read {str(path)!r}: {error.strerror}", path=str(path)) from error
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -40,7 +41,8 @@ def test_a_suite_that_measures_time_passes_on_the_simulated_driver(suite: str) -
 def test_a_hook_without_limits_fails_the_memory_suite(tmp_path: Path) -> None:
     """The suites can fail: a library that exports nothing is preloaded instead of the hook."""
     workshop.build_hook()
-    (tmp_path / "symbols.txt").write_text((workshop.BUILD / "hook" / "symbols.txt").read_text())
+    for name in ("symbols.txt", "libtenfold_page.so"):
+        shutil.copy(workshop.BUILD / "hook" / name, tmp_path / name)
     (tmp_path / "empty.c").write_text("int tenfold_test_empty;\n")
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(tmp_path / "libtenfold.so"), str(tmp_path / "empty.c")], check=True, timeout=60)
     done = run("--simulated", str(workshop.BUILD), "--only", "memory", "--hook", str(tmp_path))

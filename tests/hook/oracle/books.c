@@ -2,6 +2,7 @@
 #include "books.h"
 
 #include "../../../files/hook/src/config_page.h"
+#include "../../../files/hook/src/page_writer.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -58,6 +59,7 @@ int books_set_limits(struct books *books, uint32_t divisor)
 {
     char path[1024];
     struct tenfold_config_copy page;
+    uint64_t generation;
     uint32_t abi;
     snprintf(path, sizeof path, "%s/config", books->slot);
     int fd = open(path, O_RDWR | O_CLOEXEC), error = fd < 0 ? -errno : tf_config_read(books->page, &page, &abi);
@@ -66,7 +68,7 @@ int books_set_limits(struct books *books, uint32_t divisor)
             if (strcmp(page.gpus[index].uuid, books->machine.state->cards[device].uuid_text) == 0)
                 page.gpus[index].memory_limit_bytes = books->limit_bytes[device] / divisor;
     if (!error)
-        error = tf_config_write(fd, &page);
+        error = tenfold_page_write(fd, &page, sizeof page, 0, TENFOLD_PAGE_WAIT_MS, &generation);
     if (error)
         snprintf(books->problem, sizeof books->problem, "cannot change the page in %.200s: %s", books->slot, strerror(-error));
     if (fd >= 0)

@@ -87,7 +87,8 @@ class Bench:
         self.slots += 1
         slot = self.folder / f"slot-{self.slots}"
         machine = self.machine(scenario.driver)
-        region.create_slot(slot, [region.GpuQuota(uuid, limit, 0) for uuid, limit in zip(machine.uuids, LIMITS_BYTES)])
+        quotas = [region.GpuQuota(uuid, limit, 0) for uuid, limit in zip(machine.uuids, LIMITS_BYTES)]
+        region.create_slot(slot, quotas, library=self.hook / "libtenfold_page.so")
         mask = sum(1 << list(plan.KINDS).index(kind) for kind in kinds)
         fixed = {
             "machine": machine.state,

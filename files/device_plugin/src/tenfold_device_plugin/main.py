@@ -101,8 +101,11 @@ class Plugin:
 
     @property
     def ready(self) -> bool:
-        """Registered with the kubelet that is there now."""
-        return self.endpoint.registered
+        """Registered with the kubelet that is there now, with a hook that this plugin can work with.
+
+        A plugin that is brought before its hook is so not ready, which stops the DaemonSet's rollout at the first node.
+        """
+        return self.endpoint.registered and not self.binder.parts.pages.problem()
 
     def stop(self) -> None:
         self._stop.set()
@@ -129,6 +132,7 @@ class Plugin:
         """Everything that is due, in the order that is safe: know, book, write, advertise, register, clean up."""
         if self._is_due("scan", self.settings.scan_seconds):
             self._step("scan", self._scan)
+        self._say_once("hook", self.binder.parts.pages.problem())
         self._step("departed", self.binder.settle_departed)
         self._step("kubelet", self._register)  # before the API server, which may take its time to be away
         for name, action in (("tiers", self._read_tiers), ("annotations", self._repair_annotations), ("node", self._advertise)):
@@ -224,9 +228,11 @@ class Plugin:
             log.say(logging.INFO, f"{name}: works again", node=self.settings.node_name)
 
     def _say_once(self, topic: str, words: str) -> None:
-        if self._said.get(topic) != words:
+        """Say what is new; empty words: nothing is wrong any more."""
+        if self._said.get(topic, "") != words:
             self._said[topic] = words
-            log.say(logging.WARNING, words, node=self.settings.node_name)
+            if words:
+                log.say(logging.WARNING, words, node=self.settings.node_name)
 
     def _is_due(self, name: str, every_seconds: float) -> bool:
         now = self.clock.monotonic()

@@ -1,7 +1,8 @@
 """A slot on the node: its configuration page, its state, and the hook that its container loads.
 
-Owns the slot folders under the run folder and the choice of the hook version. The layout of both files is the domain's ``region``; who
-may have which quota was decided before.
+Owns the slot folders under the run folder and the choice of the hook version, with which pages are also written: its page library serves
+every slot of the node, whichever hook the slot's container has. The layout of both files is the domain's ``region``; who may have which
+quota was decided before.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ._domain import region
+from ._domain import page_writer, region
 from ._domain.errors import RegionError
 from .cdi import Mount
 from .errors import Refused
@@ -45,7 +46,7 @@ class Pages:
         hook = self.current_hook()
         folder = self.folder(slot)
         try:
-            region.create_slot(folder, quotas(shares), policy=self.policy, view=self.view)
+            region.create_slot(folder, quotas(shares), policy=self.policy, view=self.view, library=hook / page_writer.LIBRARY)
         except RegionError as error:
             raise Refused("page", str(error)) from error
         mounts = [
@@ -59,9 +60,10 @@ class Pages:
         return mounts
 
     def rewrite(self, slot: str, shares: Iterable[Share]) -> None:
-        """Put new quotas in force in a running container. Errors: Refused when its page is missing or damaged."""
+        """Put new quotas in force in a running container. Errors: Refused when its page is missing or damaged, or no hook is installed."""
+        library = self.current_hook() / page_writer.LIBRARY
         try:
-            region.write_config(self.folder(slot), quotas(shares), policy=self.policy, view=self.view)
+            region.write_config(self.folder(slot), quotas(shares), policy=self.policy, view=self.view, library=library)
         except RegionError as error:
             raise Refused("page", str(error)) from error
 
@@ -108,10 +110,22 @@ class Pages:
             folder = link.resolve(strict=True)
         except (OSError, RuntimeError) as error:
             raise Refused("no_hook", f"no hook in force: '{link}' leads nowhere ({error}); run the role cuda_hook on this node") from error
-        for name in (HOOK_LIBRARY, HOOK_PRELOAD):
+        for name in (HOOK_LIBRARY, HOOK_PRELOAD, page_writer.LIBRARY):
             if not (folder / name).is_file():
-                raise Refused("no_hook", f"the hook in '{folder}' has no '{name}'; run the role cuda_hook on this node")
+                raise Refused(
+                    "no_hook",
+                    f"the hook in '{folder}' has no '{name}': it is older than this device plugin or incomplete; "
+                    "run the role cuda_hook on this node (an upgrade brings the hook first, then the plugin)",
+                )
         return folder
+
+    def problem(self) -> str:
+        """Why no container could start or get another quota now; empty: nothing."""
+        try:
+            self.current_hook()
+        except Refused as refusal:
+            return str(refusal)
+        return ""
 
 
 def quotas(shares: Iterable[Share]) -> list[region.GpuQuota]:
