@@ -236,10 +236,15 @@ class Session:
         answer: dict[str, Any] = json.loads(line)
         return answer
 
-    def share_percent(self, kernel_us: int = 2000, milliseconds: int = 500) -> float:
+    def spin_ms(self, kernel_us: int = 2000, milliseconds: int = 500) -> tuple[float, float]:
+        """GPU time and wall time, in ms."""
         spun = self.ask(f"spin {kernel_us} {milliseconds}")
         assert spun["result"] == 0
-        return float(100 * spun["gpu_us"] / spun["wall_us"])
+        return spun["gpu_us"] / 1000, spun["wall_us"] / 1000
+
+    def share_percent(self, kernel_us: int = 2000, milliseconds: int = 500) -> float:
+        used_ms, wall_ms = self.spin_ms(kernel_us, milliseconds)
+        return 100 * used_ms / wall_ms
 
 
 def has(*programs: str) -> bool:

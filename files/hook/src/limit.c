@@ -87,7 +87,7 @@ static enum tf_limit_verdict take_grant(struct tf_limit_state *state, struct tf_
         return wait_until(ticket, now_ns, time_to_earn(wanted - credit, limit));
     }
     int64_t surplus = 2 * CHUNK_NS + (int64_t)limit * 100000; /* so much lies unclaimed only when others do not want it: 10 ms of refill */
-    if (process->entitled_ns < 0 && credit < surplus)
+    if (processes > 1 && process->entitled_ns < 0 && credit < surplus)
         return wait_until(ticket, now_ns, min_u64(time_to_earn(-process->entitled_ns, limit) * processes, POLL_NS));
 
     int64_t taken = credit < QUANTUM_NS ? credit : QUANTUM_NS;

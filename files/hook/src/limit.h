@@ -91,7 +91,7 @@ struct tf_limit_state {
     _Atomic uint64_t contended_since_ns;           /* 0: what was measured was charged */
     _Atomic uint32_t unseen;                       /* windows in a row in which NVML saw nothing of what we measured */
     _Atomic uint32_t differed;                     /* the last window was above (1) or below (2) the past */
-    uint64_t reserved[1];
+    _Atomic uint64_t edges;                        /* how wrong the sums may be where a bucket was cut: microseconds from the last cut | from older ones */
 };
 _Static_assert(sizeof(struct tf_limit_state) == TF_LIMIT_STATE_BYTES, "the state's size is part of the region");
 

@@ -21,6 +21,9 @@
 #define TIMELINE_NS (TF_LIMIT_TIMELINE * BUCKET_NS)
 #define SETTLE_NS UINT64_C(20000000) /* from the end of a segment to its settlement, at most: poll and a busy host */
 
+/* What cuts of buckets may have put on the wrong side of a window; see cut_error_ns(). */
+static uint64_t edges_ns(uint64_t edges) { return ((edges >> 32) + (edges & UINT32_MAX)) * 1000; }
+
 struct limit_contention limit_read_contention(const struct tf_limit_state *state, uint64_t now_ns)
 {
     struct limit_contention none = {ONE, ONE, 0, 0};
@@ -37,7 +40,8 @@ struct limit_contention limit_read_contention(const struct tf_limit_state *state
      * proportion, which is off by a part of its length */
     if (get(state->unseen) >= UNSEEN_MAX) /* NVML sees nothing of us: it looks at another process */
         return none;
-    if (measured == 0 || estimated == 0 || apart <= (window * 6 / 1000 + min_u64(get(state->longest_ns), MEASURED_MAX_NS) / 4 + BUCKET_NS / 64) / (get(state->contended_since_ns) != 0 ? 2 : 1))
+    uint64_t margin = window * 6 / 1000 + min_u64(get(state->longest_ns), MEASURED_MAX_NS) / 4 + BUCKET_NS / 64;
+    if (measured == 0 || estimated == 0 || apart <= margin / (get(state->contended_since_ns) != 0 ? 2 : 1) + edges_ns(get(state->edges)))
         return none;
     if (busy > measured)
         return (struct limit_contention){(uint32_t)min_u64((busy << 16) / measured, ONE + ONE / 20), ONE, 0, 1};
@@ -81,6 +85,26 @@ static uint64_t sum_timeline(const _Atomic uint32_t *timeline, uint64_t from_ns,
     return sum_ns;
 }
 
+static uint64_t bucket_ns(const _Atomic uint32_t *timeline, uint64_t bucket)
+{
+    uint32_t seen = get(timeline[bucket % TF_LIMIT_TIMELINE]);
+    return seen >> 24 == ((uint32_t)(bucket / TF_LIMIT_TIMELINE) & 255) ? (uint64_t)(seen & 0xffffff) * 1000 : 0;
+}
+
+/* A window ends within a bucket, and what the bucket holds is split evenly: wrong where its load is not even. Two reasons are known, each with a
+ * bound. A step of the load (a changed limit, a program that begins or stops): at most what this bucket and the one before differ by. Few
+ * long kernels with pauses between them: at most one of them. And in all not more than the whole bucket on one side, or all its pauses. */
+static uint64_t cut_error_ns(const _Atomic uint32_t *timeline, uint64_t cut_ns, uint64_t longest_ns)
+{
+    uint64_t bucket = cut_ns / BUCKET_NS, left = (cut_ns % BUCKET_NS << 16) / BUCKET_NS, right = ONE - left;
+    uint64_t now_ns = bucket_ns(timeline, bucket), before_ns = bucket_ns(timeline, bucket - 1);
+    uint64_t pauses_ns = now_ns < BUCKET_NS ? BUCKET_NS - now_ns : 0;
+    uint64_t step_ns = (now_ns > before_ns ? now_ns - before_ns : before_ns - now_ns) * left;
+    uint64_t kernel_ns = min_u64(longest_ns, BUCKET_NS) * max_u64(left, right);
+    uint64_t most_ns = max_u64(min_u64(now_ns * right, pauses_ns * left), min_u64(now_ns * left, pauses_ns * right));
+    return min_u64(max_u64(step_ns, kernel_ns), most_ns) >> 16;
+}
+
 /* Whether now / busy_now is above (1) or below (2) past / busy_past, or about the same (0). */
 static int differs(uint64_t busy_now_ns, uint64_t busy_past_ns, uint64_t now_ns, uint64_t past_ns, uint64_t margin_ns)
 {
@@ -122,6 +146,11 @@ static void compare(struct tf_limit_state *state, const struct tf_limit_observat
     put(state->measured_sum_ns, measured_now_ns + measured_ns * keep / 1000);
     put(state->estimated_sum_ns, estimated_now_ns + estimated_ns * keep / 1000);
     put(state->window_sum_ns, window_ns + min_u64(get(state->window_sum_ns), SUM_MAX_NS) * keep / 1000);
+    /* what a cut takes from one window it gives to the next: of the errors of older cuts the fading alone is left */
+    uint64_t from_us = cut_error_ns(state->measured, observation->from_ns, longest_ns) / 1000;
+    uint64_t to_us = cut_error_ns(state->measured, observation->to_ns, longest_ns) / 1000;
+    uint64_t older_us = busy_ns == 0 ? from_us : ((get(state->edges) & UINT32_MAX) * keep + from_us * (1000 - keep)) / 1000;
+    put(state->edges, to_us << 32 | min_u64(older_us, UINT32_MAX));
     put(state->longest_ns, longest_ns - longest_ns / 1024 * min_u64(100 * window_ns / MEMORY_NS, 1024));
     put(state->slowest_ns, slowest_ns - slowest_ns / 1024 * min_u64(100 * window_ns / MEMORY_NS, 1024));
     put(state->observed_at_ns, now_ns);
@@ -133,7 +162,7 @@ static void compare(struct tf_limit_state *state, const struct tf_limit_observat
         put(state->contended_since_ns, since_ns = now_ns);
     else if (!contended && since_ns != 0)
         put(state->contended_since_ns, 0);
-    uint64_t owned_ns = seen_ns + window_ns * 6 / 1000 + longest_ns / 2;
+    uint64_t owned_ns = seen_ns + window_ns * 6 / 1000 + longest_ns / 2 + (from_us + to_us) * 1000;
     if (contended && observation->to_ns <= since_ns && measured_now_ns > owned_ns)
         atomic_fetch_add_explicit(&state->credit_ns, (int64_t)min_u64(measured_now_ns - owned_ns, 4 * TIMELINE_NS), relaxed);
 }
@@ -171,4 +200,5 @@ void limit_forget_sums(struct tf_limit_state *state)
     put(state->estimated_sum_ns, 0);
     put(state->window_sum_ns, 0);
     put(state->longest_ns, 0);
+    put(state->edges, 0);
 }

@@ -36,24 +36,28 @@ static void on_busy(void *user, uint32_t context, uint64_t from_ns, uint64_t to_
         process->counted_busy_ns += to_ns - counted_from_ns;
         spread(tenant->window_busy_ns, WINDOWS, bench->window_ns, counted_from_ns - bench->warmup_ns, to_ns - bench->warmup_ns);
     }
-    spread(tenant->nvml_busy_ns, NVML_WINDOWS, bench->parameters.nvml_window_ns, from_ns, to_ns);
+    uint64_t late_ns = bench->parameters.nvml_window_ns - bench->parameters.nvml_phase_ns; /* window 0 is the one before the first that begins */
+    spread(tenant->nvml_busy_ns, NVML_WINDOWS, bench->parameters.nvml_window_ns, from_ns + late_ns, to_ns + late_ns);
 }
 
 /* The hook's reading of NVML, twice a second if there are new samples: the mean of their whole percents. */
 static void read_nvml(struct bench *bench, struct tenant *tenant, struct process *reader)
 {
     uint64_t window_ns = bench->parameters.nvml_window_ns;
-    uint64_t last = bench->now_ns <= bench->parameters.nvml_lag_ns ? 0 : (bench->now_ns - bench->parameters.nvml_lag_ns) / window_ns; /* first incomplete one */
-    uint64_t samples = last - tenant->nvml_seen;
-    if (samples == 0)
+    uint64_t late_ns = window_ns - bench->parameters.nvml_phase_ns;
+    uint64_t last = bench->now_ns <= bench->parameters.nvml_lag_ns ? 0 : (bench->now_ns + late_ns - bench->parameters.nvml_lag_ns) / window_ns; /* first incomplete one */
+    if (tenant->nvml_seen == 0 && last > 0)
+        tenant->nvml_seen = 1; /* window 0 began before time did */
+    if (last <= tenant->nvml_seen)
         return;
+    uint64_t samples = last - tenant->nvml_seen;
     tenant->nvml_seen = last;
     double busy_ns = 0;
     for (uint64_t i = last - samples; i < last && i < NVML_WINDOWS; i++) {
         uint64_t percent = tenant->nvml_busy_ns[i] * 100 / window_ns;
         busy_ns += percent > 0 ? ((double)percent + 0.5) / 100 * (double)window_ns : 0;
     }
-    tf_limit_observe_busy(&tenant->state, reader->limit, (last - samples) * window_ns, last * window_ns, (uint64_t)busy_ns, bench->now_ns);
+    tf_limit_observe_busy(&tenant->state, reader->limit, (last - samples) * window_ns - late_ns, last * window_ns - late_ns, (uint64_t)busy_ns, bench->now_ns);
 }
 
 /* Who else worked in the last 100 ms, as a node agent would tell the hook. */
@@ -211,6 +215,7 @@ static int set_option(struct bench *bench, const char *name, double value)
     else if (strcmp(name, "event_stall_us") == 0) p->event_stall_ns = (uint64_t)(value * 1e3);
     else if (strcmp(name, "nvml_window_ms") == 0) p->nvml_window_ns = (uint64_t)(value * 1e6);
     else if (strcmp(name, "nvml_lag_ms") == 0) p->nvml_lag_ns = (uint64_t)(value * 1e6);
+    else if (strcmp(name, "nvml_phase_ms") == 0) p->nvml_phase_ns = (uint64_t)(value * 1e6);
     else if (strcmp(name, "poll_us") == 0) p->poll_ns = (uint64_t)(value * 1e3);
     else if (strcmp(name, "wake_us") == 0) p->wake_ns = (uint64_t)(value * 1e3);
     else if (strcmp(name, "launch_us") == 0) p->launch_ns = (uint64_t)(value * 1e3);
@@ -275,7 +280,7 @@ static int finish_tenants(struct bench *bench)
             bench->garbage_ns = 10 * MS;
     }
     const struct parameters *p = &bench->parameters;
-    return bench->tenant_count > 0 && p->slice_ns > 0 && p->nvml_window_ns > 0 && p->poll_ns > 0 && p->launch_ns > 0 && bench->window_ns > 0 ? 0 : -1;
+    return bench->tenant_count > 0 && p->slice_ns > 0 && p->nvml_window_ns > p->nvml_phase_ns && p->poll_ns > 0 && p->launch_ns > 0 && bench->window_ns > 0 ? 0 : -1;
 }
 
 int main(void)

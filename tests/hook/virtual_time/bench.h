@@ -86,7 +86,7 @@ struct change {
 };
 
 struct parameters {
-    uint64_t slice_ns, switch_ns, event_bias_ns, event_stall_ns, nvml_window_ns, nvml_lag_ns, poll_ns, wake_ns, launch_ns, sync_ns;
+    uint64_t slice_ns, switch_ns, event_bias_ns, event_stall_ns, nvml_window_ns, nvml_lag_ns, nvml_phase_ns, poll_ns, wake_ns, launch_ns, sync_ns;
     double event_null, event_noise;
 };
 

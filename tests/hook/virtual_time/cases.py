@@ -185,9 +185,31 @@ def changes(fifo: bool) -> Iterator[Case]:
     yield Case(
         "change", "1 ms 30 -> no limit -> 30", (off,), fifo=fifo, window_ms=50, length_ms=6000, changes=((2500, 0, 100), (4500, 0, 30))
     )
+    yield from steps(fifo)
     flaps = tuple((2000 + 10 * i, 0, (20, 80)[i % 2]) for i in range(300))
-    yield Case("flapping", "20/80 at 100 Hz for 3 s, then 40", (Tenant(40, (1000.0,)),), fifo=fifo, window_ms=50, length_ms=7000,
-               changes=(*flaps, (5000, 0, 40)))  # fmt: skip
+    for tenant in (Tenant(40, (1000.0,)), Tenant(40, (1000.0,), start_ms=2700)):
+        name = "20/80 at 100 Hz for 3 s, then 40" + (", idle before" if tenant.start_ms else "")
+        yield Case("flapping", name, (tenant,), fifo=fifo, window_ms=50, length_ms=7000, changes=(*flaps, (5000, 0, 40)))
+
+
+def steps(fifo: bool) -> Iterator[Case]:
+    """A large change, again and again, each at another point of NVML's windows and of the limiter's buckets; and while the program pauses.
+
+    A step of the load within them must not look like a neighbour's work, which would be given back.
+    """
+    for low, high in ((10, 90), (5, 95), (20, 60)):
+        at = [(3000.0 + 1387 * turn, 0, (high, low)[turn % 2]) for turn in range(8)]
+        for us, sync in ((300.0, False), (2000.0, True), (5000.0, False), (10000.0, True)):
+            for phase_ms in (0, 60, 120):
+                tenant = Tenant(low, (us,), sync=sync)
+                name = f"{tenant_name(tenant)} between {low} and {high}, NVML at {phase_ms} ms"
+                yield Case("change", name, (tenant,), fifo=fifo, window_ms=50, length_ms=13500, changes=tuple(at),
+                           settings={"nvml_phase_ms": phase_ms})  # fmt: skip
+    for low, high in ((10, 90), (90, 10)):
+        for phase_ms in (0, 60, 120):
+            pausing = Tenant(low, (1000.0,), on_ms=3000, off_ms=1000)  # 4 to 7 s, 8 to 11 s
+            yield Case("change", f"1 ms from {low} to {high} in a pause, NVML at {phase_ms} ms", (pausing,), fifo=fifo, window_ms=50,
+                       length_ms=9500, changes=((3500, 0, high),), settings={"nvml_phase_ms": phase_ms})  # fmt: skip
 
 
 def duty(fifo: bool) -> Iterator[Case]:

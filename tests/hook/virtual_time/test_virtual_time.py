@@ -19,6 +19,8 @@ HERE = Path(__file__).resolve().parent
 EARNED = "earned = (int64_t)(passed_ns * earn_percent / 100);"
 BANK = "return bank > 2 * CHUNK_NS ? bank : 2 * CHUNK_NS;"
 SUPERVISED = "    none.supervised = 1;\n"
+CUT = "return min_u64(max_u64(step_ns, kernel_ns), most_ns) >> 16;"
+TURN = "if (processes > 1 && process->entitled_ns < 0 && credit < surplus)"
 OLD_CREDIT = "if (credit > CHUNK_NS)\n"
 INFLIGHT = "if (inflight_ns > max_u64(INFLIGHT_NS, cost_ns)"
 UNKNOWN = "if (!known && process->unknown_count > 0 "
@@ -33,6 +35,8 @@ MUTATIONS = {
     "ignores NVML": (SUPERVISED, SUPERVISED + "    if (observed_ns > 0) return none;\n", "shared"),
     "forgets what idle time earned": (BANK, "return 2 * CHUNK_NS;", "duty"),
     "keeps idle time for ever": (BANK, "return bank * 1000;", "duty"),
+    "takes a step of the load for a neighbour": (CUT, CUT.replace("return ", "return 0 * "), "change"),
+    "waits for its turn when alone": (TURN, TURN.replace("processes > 1 && ", ""), "change"),
     "keeps the credit of the old limit": (OLD_CREDIT, "if (0)\n", "laws"),
     "lets the queue grow": (INFLIGHT, INFLIGHT.replace("if (", "if (0 && "), "laws"),
     "does not block on an unknown kernel": (UNKNOWN, UNKNOWN.replace("if (", "if (0 && "), "unknown"),
@@ -56,6 +60,7 @@ def small() -> dict[str, list[Case]]:
         "long": [long],
         "shared": shared,
         "duty": list(cases.duty(False)),
+        "change": [case for case in cases.changes(False) if "10 and 90" in case.name or case.name.startswith("300 us sync")],
         "unknown": [unknown],
     }
 
