@@ -17,6 +17,8 @@
 #define MEMORY_SEGMENTS 32u                     /* but at least over so many of the longest estimates */
 #define CHANGE_SHARE 32u                        /* a window apart from the past by more than 3 % of its length tells of a change: */
 #define CHANGE_KEEP 250u                        /* so much of the past, per mille, is then kept */
+#define FIRST_ESTIMATES_NS UINT64_C(1500000000) /* after NVML showed the neighbours; so long the factor is */
+#define FACTOR_FIRST (ONE * 3 / 4)                  /*   at least this */
 #define UNSEEN_MAX 4u                           /* windows of nothing from NVML until it counts as blind */
 #define TIMELINE_NS (TF_LIMIT_TIMELINE * BUCKET_NS)
 #define SETTLE_NS UINT64_C(20000000) /* from the end of a segment to its settlement, at most: poll and a busy host */
@@ -45,7 +47,10 @@ struct limit_contention limit_read_contention(const struct tf_limit_state *state
         return none;
     if (busy > measured)
         return (struct limit_contention){(uint32_t)min_u64((busy << 16) / measured, ONE + ONE / 20), ONE, 0, 1};
-    return (struct limit_contention){(uint32_t)max_u64(FACTOR_MIN, min_u64((busy << 16) / estimated, 4 * ONE)), (uint32_t)((busy << 16) / measured), 1, 1};
+    /* the first measurements of a kernel may have been of others' work: its estimate still falls, and with it what the sums say of the factor */
+    uint64_t since_ns = get(state->contended_since_ns);
+    uint64_t least = since_ns != 0 && now_ns - since_ns > FIRST_ESTIMATES_NS ? FACTOR_MIN : FACTOR_FIRST;
+    return (struct limit_contention){(uint32_t)max_u64(least, min_u64((busy << 16) / estimated, 4 * ONE)), (uint32_t)((busy << 16) / measured), 1, 1};
 }
 
 void limit_add_timeline(_Atomic uint32_t *timeline, uint64_t from_ns, uint64_t to_ns, uint64_t amount_ns)

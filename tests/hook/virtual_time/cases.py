@@ -160,6 +160,27 @@ def cold(fifo: bool) -> Iterator[Case]:
         yield replace(case, group="cold", warmup_ms=0, length_ms=8000, informative="the first 8 s")
 
 
+CROWDS: tuple[tuple[str, bool, float, tuple[tuple[float, ...], ...]], ...] = (
+    ("1 ms", False, 0.0, ((1000.0,),)),
+    ("1 ms sync", True, 0.0, ((1000.0,),)),
+    ("3 ms", False, 0.0, ((3000.0,),)),
+    ("10 ms", False, 0.0, ((10000.0,),)),
+    ("300 us cv 0.5", False, 0.5, ((300.0,),)),
+    ("5 ms cv 0.5", False, 0.5, ((5000.0,),)),
+    ("20+200+1000+5000 us", False, 0.0, ((20.0, 200.0, 1000.0, 5000.0),)),
+    ("20 us to 10 ms", False, 0.0, tuple((us,) for us in (20.0, 100.0, 300.0, 1000.0, 2000.0, 3000.0, 5000.0, 10000.0))),
+    ("20 us to 10 ms sync", True, 0.0, tuple((us,) for us in (20.0, 100.0, 300.0, 1000.0, 2000.0, 3000.0, 5000.0, 10000.0))),
+)
+
+
+def crowds(fifo: bool) -> Iterator[Case]:
+    """Eight tenants that start at the same instant: until NVML speaks, each takes its waits for its work, and nobody may starve of that."""
+    for name, sync, cv, sizes in CROWDS:
+        for seed in (1, 2, 3):
+            tenants = tuple(Tenant(11, sizes[number % len(sizes)], sync=sync, cv=cv) for number in range(8))
+            yield Case("crowd", f"8 x 11 of {name}, seed {seed}", tenants, fifo=fifo, warmup_ms=0, length_ms=16000, seed=seed)
+
+
 def processes(fifo: bool) -> Iterator[Case]:
     """Several processes of one container share its limit, evenly; a killed one leaves nothing stuck."""
     for count, us, sync in ((2, 1000.0, False), (4, 1000.0, False), (4, 300.0, True), (8, 200.0, False), (16, 2000.0, True)):
@@ -295,7 +316,7 @@ def quick() -> list[Case]:
     cases += sweep([5, 50, 95], fifo=True)
     for fifo in (False, True):
         cases += itertools.chain(
-            shared(fifo), processes(fifo), changes(fifo), duty(fifo), modes(fifo), hostile(fifo), blind(fifo), cold(fifo)
+            shared(fifo), crowds(fifo), processes(fifo), changes(fifo), duty(fifo), modes(fifo), hostile(fifo), blind(fifo), cold(fifo)
         )
         base = [case for case in shared(fifo) if case.name in ("30/60 of 1 ms", "10/30/55 mixed")]
         cases += varied(base)
@@ -309,7 +330,7 @@ def full() -> list[Case]:
         for seed in (1, 2, 3):
             for case in itertools.chain(shared(fifo), processes(fifo), changes(fifo), duty(fifo), modes(fifo)):
                 cases.append(replace(case, seed=seed, name=f"{case.name}, seed {seed}"))
-        cases += itertools.chain(hostile(fifo), blind(fifo), cold(fifo))
+        cases += itertools.chain(hostile(fifo), blind(fifo), cold(fifo), crowds(fifo))
         cases += varied(list(shared(fifo)))
         cases += varied([case for case in changes(fifo) if case.name.startswith("1 ms 50")])
         cases += varied(list(sweep([10, 50, 90], (20.0, 300.0, 10000.0), fifo)))

@@ -20,6 +20,10 @@ JAIN = 0.99
 # Random tenants, policies and parameters all at once: so many percent of them may miss.
 HELD_OUT_PERCENT = {"mean off by": 2.0, "MAE": 2.0, "lost % of the quota": 2.0, "ledger off by": 2.0, "1 - Jain of processes": 3.0}
 CHANGE_MS = 300.0
+# What eight tenants at once may see before NVML's first words count: so long below so much of the limit, so far above it in a second.
+STARVED_SHARE = 0.3
+STARVED_MS = 1000.0
+CROWD_ABOVE_POINTS = 17.0
 MAE_KERNEL_US = 10000.0  # longer ones cannot be spread over a window of 200 ms
 
 
@@ -189,6 +193,24 @@ def hostile(case: Case, results: list[dict[str, Any]]) -> Iterator[Verdict]:
     yield Verdict(case, 1, "neighbour's mean below its limit by", case.tenants[1].limit - float(results[1]["mean"]), 5.0, excuse)
 
 
+def crowd(case: Case, number: int, tenant: Tenant, result: dict[str, Any]) -> Iterator[Verdict]:
+    """The first seconds of many at once: nobody starves, nobody takes the card, and from the 8th second on the means are right."""
+    windows = result["windows"]
+    per_second = round(1000 / case.window_ms)
+    starved = longest = 0
+    for window in windows:
+        starved = starved + 1 if window < STARVED_SHARE * tenant.limit else 0
+        longest = max(longest, starved)
+    turns = "synchronous: each launch waits for the slow ones of all others" if tenant.sync and slow_neighbour(case, tenant) else ""
+    yield Verdict(case, number, "starved for ms", longest * case.window_ms, STARVED_MS, turns)
+    above = max(sum(windows[at : at + per_second]) / per_second - tenant.limit for at in range(len(windows) - per_second + 1))
+    yield Verdict(case, number, "worst second above its limit by", above, CROWD_ABOVE_POINTS)
+    settled = windows[8 * per_second :]
+    mean = sum(settled) / len(settled)
+    excuse = "synchronous: waits for its turn and asks for less than its quota" if tenant.sync and mean < tenant.limit else ""
+    yield Verdict(case, number, "mean from the 8th second off by", abs(mean - tenant.limit), MEAN_POINTS, excuse)
+
+
 def judge(case: Case, result: dict[str, Any]) -> list[Verdict]:
     tenants: list[dict[str, Any]] = result["tenants"]
     if case.group == "mode":
@@ -199,13 +221,15 @@ def judge(case: Case, result: dict[str, Any]) -> list[Verdict]:
     for number, tenant in enumerate(case.tenants):
         if not tenant.judged:
             continue
-        if case.group == "flapping":
+        if case.group == "crowd":
+            verdicts += crowd(case, number, tenant, tenants[number])
+        elif case.group == "flapping":
             verdicts += flapping(case, number, tenants[number])
         elif case.changes:
             verdicts += changing(case, number, tenant, tenants[number])
         else:
             verdicts += steady(case, number, tenant, tenants[number])
     judged = [(tenant, float(tenants[i]["mean"])) for i, tenant in enumerate(case.tenants) if tenant.judged]
-    if len(judged) > 1 and all(tenant == judged[0][0] for tenant, _ in judged) and not case.informative:
+    if case.group != "crowd" and len(judged) > 1 and all(tenant == judged[0][0] for tenant, _ in judged) and not case.informative:
         verdicts.append(Verdict(case, 0, "1 - Jain of equal tenants", 1 - jain([mean for _, mean in judged]), 1 - JAIN))
     return verdicts

@@ -21,6 +21,7 @@ BANK = "return bank > 2 * CHUNK_NS ? bank : 2 * CHUNK_NS;"
 SUPERVISED = "    none.supervised = 1;\n"
 CUT = "return min_u64(max_u64(step_ns, kernel_ns), most_ns) >> 16;"
 TURN = "if (processes > 1 && process->entitled_ns < 0 && credit < surplus)"
+FIRST = "? FACTOR_MIN : FACTOR_FIRST;"
 OLD_CREDIT = "if (credit > CHUNK_NS)\n"
 INFLIGHT = "if (inflight_ns > max_u64(INFLIGHT_NS, cost_ns)"
 UNKNOWN = "if (!known && process->unknown_count > 0 "
@@ -36,6 +37,7 @@ MUTATIONS = {
     "forgets what idle time earned": (BANK, "return 2 * CHUNK_NS;", "duty"),
     "keeps idle time for ever": (BANK, "return bank * 1000;", "duty"),
     "takes a step of the load for a neighbour": (CUT, CUT.replace("return ", "return 0 * "), "change"),
+    "believes the first estimates": (FIRST, FIRST.replace("FACTOR_FIRST", "FACTOR_MIN"), "crowd"),
     "waits for its turn when alone": (TURN, TURN.replace("processes > 1 && ", ""), "change"),
     "keeps the credit of the old limit": (OLD_CREDIT, "if (0)\n", "laws"),
     "lets the queue grow": (INFLIGHT, INFLIGHT.replace("if (", "if (0 && "), "laws"),
@@ -60,6 +62,7 @@ def small() -> dict[str, list[Case]]:
         "long": [long],
         "shared": shared,
         "duty": list(cases.duty(False)),
+        "crowd": [case for case in cases.crowds(True) if "20+200" in case.name],
         "change": [case for case in cases.changes(False) if "10 and 90" in case.name or case.name.startswith("300 us sync")],
         "unknown": [unknown],
     }
