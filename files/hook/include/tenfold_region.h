@@ -135,11 +135,10 @@ enum tenfold_slot_state {
 #define TENFOLD_TAG_SLOT_SHIFT 45u
 #define TENFOLD_TAG_SEQUENCE_SHIFT 55u
 
-/* Journal word of a lane: 0-41 bytes, 42-45 card, 46 sign (1: release), 47-48 phase, 49 taken, 50-54 zero, 55-63 sequence. */
+/* Journal word of a lane: 0-41 bytes, 42-45 card, 46 sign (1: release), 47-48 phase, 49-54 zero, 55-63 sequence. */
 #define TENFOLD_LANE_GPU_SHIFT 42u
 #define TENFOLD_LANE_RELEASE_BIT (1ull << 46)
 #define TENFOLD_LANE_PHASE_SHIFT 47u
-#define TENFOLD_LANE_TAKEN_BIT (1ull << 49)
 #define TENFOLD_LANE_SEQUENCE_SHIFT 55u
 
 enum tenfold_lane_phase {

@@ -6,20 +6,23 @@
  *          previous operation in its lane. So for each lane of a dead process: tag in the word or mark in the lane = it happened; neither =
  *          it did not. Three compare-and-swaps; the announcement and its end are plain ordered stores, because a swap stands between. A helper that stalls for 511 operations of one lane could mark a later one; that matters only if that lane's process
  *          dies in the same instant.
- * Threads: lock-free. A lane is taken by one thread at a time; lane 7 belongs to whoever reaps the slot.
+ * Threads: lock-free between processes. A lane is used by one thread at a time: lanes 0 to 4 by the thread that leased them, for as long as it
+ *          lives, so that the usual operation takes no lock at all; 5 and 6 by whoever comes; 7 by whoever reaps the slot. Who holds which
+ *          is known to the process alone, so no death and no scribbling in the region can leave one taken.
  * Never:   logs, allocates, or calls the driver. */
 #include "account.h"
 
+#include "process.h"
 #include "sync.h"
 
 #include <errno.h>
-#include <sched.h>
+#include <signal.h>
 #include <stdbool.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
-enum { REAPER_LANE = TENFOLD_LANES_MAX - 1, SEQUENCE_MAX = 511 };
-
-/* Rounds of yielding before a lane counts as abandoned: seconds where threads wait for a processor, well under one where none does. */
-enum { PATIENCE_TRIES = 1 << 20 };
+enum { REAPER_LANE = TENFOLD_LANES_MAX - 1, LEASED_LANES = 5, SEQUENCE_MAX = 511 };
+enum { RECLAIM_EVERY = 64 }; /* operations in a shared lane between two looks for lanes of threads that have ended */
 
 /* The region is plain memory in the header; every access here is atomic. */
 static uint64_t word_load(const uint64_t *word) { return __atomic_load_n(word, __ATOMIC_SEQ_CST); }
@@ -95,13 +98,13 @@ static uint64_t fresh_sequence(const struct tenfold_state *state, uint32_t slot,
     return sequence;
 }
 
-/* Runs one operation in a lane that the caller holds, and leaves the lane. -ENOMEM: refused, nothing changed. */
+/* Runs one operation in a lane that the caller holds. -ENOMEM: refused, nothing changed. */
 static int perform(struct tenfold_state *state, uint32_t slot, uint32_t lane, uint32_t gpu, uint64_t bytes, bool is_release, uint64_t limit_bytes)
 {
     struct tenfold_slot *own = &state->slots[slot];
     uint64_t sequence = fresh_sequence(state, slot, lane, gpu);
     uint64_t idle = sequence << TENFOLD_LANE_SEQUENCE_SHIFT;
-    uint64_t entry = idle | TENFOLD_LANE_TAKEN_BIT | bytes | (uint64_t)gpu << TENFOLD_LANE_GPU_SHIFT | (is_release ? TENFOLD_LANE_RELEASE_BIT : 0);
+    uint64_t entry = idle | bytes | (uint64_t)gpu << TENFOLD_LANE_GPU_SHIFT | (is_release ? TENFOLD_LANE_RELEASE_BIT : 0);
     uint64_t own_tag = tag(slot, lane, sequence);
     int result = -ENOMEM;
 
@@ -114,22 +117,70 @@ static int perform(struct tenfold_state *state, uint32_t slot, uint32_t lane, ui
     return result;
 }
 
-static uint32_t take_lane(struct tenfold_slot *slot)
+/* --- lanes ---------------------------------------------------------------------------------------------------------------------- */
+
+static _Atomic int lane_holders[REAPER_LANE]; /* thread ids; 0: free */
+
+static _Thread_local struct {
+    uint32_t lease_epoch; /* of the process that leased `lane`: a forked child leases anew */
+    uint32_t lane;
+    uint32_t thread_epoch;
+    int thread;
+    uint32_t shared_uses;
+} mine;
+
+static bool take_from(uint32_t lane, int expected)
 {
-    static _Thread_local uint32_t preferred;
-    for (uint32_t tries = 0;; tries++) {
-        uint32_t lane = (preferred + tries) % REAPER_LANE;
-        uint64_t entry = word_load(&slot->lanes[lane]);
-        if (!(entry & TENFOLD_LANE_TAKEN_BIT) && word_swap(&slot->lanes[lane], entry, entry | TENFOLD_LANE_TAKEN_BIT)) {
-            preferred = lane;
-            return lane;
-        }
-        if (tries % REAPER_LANE != REAPER_LANE - 1)
-            continue;
-        sched_yield(); /* seven threads of this very process are between two instructions */
-        if (tries > PATIENCE_TRIES) /* nobody is there: somebody scribbled on the region */
-            word_swap(&slot->lanes[lane], entry, entry & ~TENFOLD_LANE_TAKEN_BIT);
+    return atomic_compare_exchange_strong_explicit(&lane_holders[lane], &expected, mine.thread, memory_order_acquire, memory_order_relaxed);
+}
+
+/* A lease ends with its thread. A new thread under an old one's number finds its lease at once. */
+static bool lease(uint32_t epoch)
+{
+    bool look_closer = mine.shared_uses++ % RECLAIM_EVERY == 0;
+    int saved_errno = errno;
+    if (mine.thread_epoch != epoch) {
+        mine.thread = (int)syscall(SYS_gettid);
+        mine.thread_epoch = epoch;
     }
+    for (uint32_t lane = 0; lane < LEASED_LANES; lane++) {
+        int holder = atomic_load_explicit(&lane_holders[lane], memory_order_acquire);
+        bool has_ended = holder && look_closer && holder != mine.thread && syscall(SYS_tgkill, getpid(), holder, 0) != 0 && errno == ESRCH;
+        if (holder != mine.thread && !((!holder || has_ended) && take_from(lane, holder)))
+            continue;
+        mine.lane = lane;
+        mine.lease_epoch = epoch;
+        break;
+    }
+    errno = saved_errno;
+    return mine.lease_epoch == epoch;
+}
+
+static uint32_t take_shared_lane(void)
+{
+    for (uint32_t tries = 0;; tries++) {
+        uint32_t lane = LEASED_LANES + ((uint32_t)mine.thread + tries) % (REAPER_LANE - LEASED_LANES);
+        if (take_from(lane, 0))
+            return lane;
+        tf_relax(tries);
+    }
+}
+
+static int run(struct tenfold_state *state, uint32_t slot, uint32_t gpu, uint64_t bytes, bool is_release, uint64_t limit_bytes)
+{
+    uint32_t epoch = tf_process_epoch();
+    if (TF_LIKELY(mine.lease_epoch == epoch) || lease(epoch))
+        return perform(state, slot, mine.lane, gpu, bytes, is_release, limit_bytes);
+    uint32_t lane = take_shared_lane();
+    int result = perform(state, slot, lane, gpu, bytes, is_release, limit_bytes);
+    atomic_store_explicit(&lane_holders[lane], 0, memory_order_release);
+    return result;
+}
+
+void tf_account_reset(void)
+{
+    for (uint32_t lane = 0; lane < REAPER_LANE; lane++)
+        atomic_store(&lane_holders[lane], 0);
 }
 
 int tf_account_charge(struct tenfold_state *state, uint32_t slot, uint32_t gpu, uint64_t bytes, uint64_t limit_bytes)
@@ -137,12 +188,12 @@ int tf_account_charge(struct tenfold_state *state, uint32_t slot, uint32_t gpu, 
     uint64_t limit = limit_bytes && limit_bytes < TENFOLD_BYTES_MASK ? limit_bytes : TENFOLD_BYTES_MASK;
     if (bytes > limit)
         return -ENOMEM;
-    return perform(state, slot, take_lane(&state->slots[slot]), gpu, bytes, false, limit);
+    return run(state, slot, gpu, bytes, false, limit);
 }
 
 void tf_account_release(struct tenfold_state *state, uint32_t slot, uint32_t gpu, uint64_t bytes)
 {
-    perform(state, slot, take_lane(&state->slots[slot]), gpu, bytes & TENFOLD_BYTES_MASK, true, 0);
+    run(state, slot, gpu, bytes & TENFOLD_BYTES_MASK, true, 0);
 }
 
 uint64_t tf_account_used(const struct tenfold_state *state, uint32_t gpu)

@@ -1,7 +1,6 @@
 /* account.h - bytes charged against each card's limit, exact even if a process dies at any instruction.
  *
- * Contract: lock-free between processes; never above the limit, not even for an instant; no system call except a yield when all of this
- *           process's lanes are taken. 0 or negative errno. How a death is told apart: tenfold_region.h, "Tagged word".
+ * Contract: lock-free between processes; never above the limit, not even for an instant; no system call in a thread's usual operation. 0 or negative errno. How a death is told apart: tenfold_region.h, "Tagged word".
  * Next:     slots.c gives a process its slot and calls account_reap() for dead ones. */
 #ifndef TENFOLD_ACCOUNT_H
 #define TENFOLD_ACCOUNT_H
@@ -15,6 +14,9 @@ int tf_account_charge(struct tenfold_state *state, uint32_t slot, uint32_t gpu, 
 
 /* Gives back what was charged. Clamped at zero: a region that somebody scribbled on never wraps. */
 void tf_account_release(struct tenfold_state *state, uint32_t slot, uint32_t gpu, uint64_t bytes);
+
+/* For a forked child, before its first call: the lanes of its parent's threads are not its own. */
+void tf_account_reset(void);
 
 /* Bytes in use on a card by the whole container, and by one slot. */
 uint64_t tf_account_used(const struct tenfold_state *state, uint32_t gpu);

@@ -6,15 +6,7 @@
 #include "memory.h"
 #include "pools.h"
 
-static inline uint64_t tf_current_context(const struct tf_cuda *cuda)
-{
-    CUcontext context = NULL;
-    if (cuda->cuCtxGetCurrent)
-        cuda->cuCtxGetCurrent(&context);
-    return (uint64_t)(uintptr_t)context;
-}
-
-/* As tf_memory_reserve(), on the card of the current context. */
+/* As tf_memory_reserve(), on the card of the current context, which will own the memory. */
 static inline CUresult tf_reserve_here(const struct tf_cuda *cuda, uint64_t bytes, struct tf_reservation *ret)
 {
     struct tf_container *container = tf_container();
@@ -22,11 +14,15 @@ static inline CUresult tf_reserve_here(const struct tf_cuda *cuda, uint64_t byte
         *ret = (struct tf_reservation){.container = container, .gpu = -1};
         return CUDA_SUCCESS;
     }
-    int gpu = tf_device_current(container, cuda);
-    if (TF_LIKELY(tf_memory_try(container, gpu, bytes, ret) == CUDA_SUCCESS))
-        return CUDA_SUCCESS;
-    tf_pools_refresh(container, cuda); /* a pool may have shrunk */
-    return tf_memory_reserve(container, gpu, bytes, ret);
+    CUcontext context;
+    int gpu = tf_device_of_context(container, cuda, &context);
+    CUresult result = tf_memory_try(container, gpu, bytes, ret);
+    if (TF_UNLIKELY(result != CUDA_SUCCESS)) {
+        tf_pools_refresh(container, cuda); /* a pool may have shrunk */
+        result = tf_memory_reserve(container, gpu, bytes, ret);
+    }
+    ret->context = (uint64_t)(uintptr_t)context;
+    return result;
 }
 
 /* After a driver's free: given back, or (it failed) as before. Returns the driver's result. */

@@ -9,6 +9,7 @@
  * Next:    slots.c, account.c; config_page.c parses. */
 #include "container.h"
 
+#include "account.h"
 #include "config_page.h"
 #include "ledger.h"
 #include "measure.h"
@@ -33,37 +34,31 @@
 #define SLICE_FOLDER "/run/tenfold"
 #define FOLDER_VARIABLE "TENFOLD_SLOT_DIR"
 
-enum { MARK_NONE = 0, MARK_BUSY = 1, MARK_ATTACHED = 2, PATH_BYTES = 512 };
-
-/* In the wiped page. */
-struct mark {
-    _Atomic uint32_t word;
-};
+enum { PATH_BYTES = 512 };
 
 /* glibc's pthread_atfork is a wrapper around this; the wrapper is not in old thread-free C libraries. */
 extern int __register_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void), void *dso);
 
-static struct tf_container container;
-static _Atomic(struct mark *) shared_mark;
-static _Atomic uint32_t process_epoch = 1;
+struct tf_container tf_the_container;
+_Atomic(struct tf_mark *) tf_container_mark;
 
 static void after_fork_in_child(void)
 {
-    struct mark *mark = atomic_load(&shared_mark);
+    struct tf_mark *mark = atomic_load(&tf_container_mark);
     if (mark)
-        atomic_store(&mark->word, MARK_NONE);
+        atomic_store(&mark->word, TF_MARK_NONE);
 }
 
-static struct mark *make_mark(void)
+static struct tf_mark *make_mark(void)
 {
-    struct mark *mark = atomic_load_explicit(&shared_mark, memory_order_acquire);
+    struct tf_mark *mark = atomic_load_explicit(&tf_container_mark, memory_order_acquire);
     if (mark)
         return mark;
-    static struct mark last_resort; /* no memory at all: then fork is served by the atfork handler alone */
+    static struct tf_mark last_resort; /* no memory at all: then fork is served by the atfork handler alone */
     void *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    struct mark *fresh = page == MAP_FAILED ? &last_resort : page, *none = NULL;
+    struct tf_mark *fresh = page == MAP_FAILED ? &last_resort : page, *none = NULL;
     bool is_wiped = page != MAP_FAILED && madvise(page, 4096, MADV_WIPEONFORK) == 0;
-    if (!atomic_compare_exchange_strong(&shared_mark, &none, fresh)) {
+    if (!atomic_compare_exchange_strong(&tf_container_mark, &none, fresh)) {
         if (page != MAP_FAILED)
             munmap(page, 4096);
         return none;
@@ -72,8 +67,6 @@ static struct mark *make_mark(void)
         __register_atfork(NULL, NULL, after_fork_in_child, NULL);
     return fresh;
 }
-
-uint32_t tf_process_epoch(void) { return atomic_load_explicit(&process_epoch, memory_order_relaxed); }
 
 static int hex_value(char digit)
 {
@@ -144,16 +137,12 @@ static void take_copy(struct tf_container *self, const struct tenfold_config_cop
         has_core_limits |= config->core_limit_percent % 100 != 0 && config->mode != TENFOLD_MODE_OFF;
     }
     atomic_store(&self->view, copy->view);
-    atomic_store(&self->has_core_limits, has_core_limits);
+    atomic_store(&self->has_core_limits, has_core_limits && atomic_load(&self->stance) == TF_ENFORCED);
     atomic_store_explicit(&self->generation, copy->generation, memory_order_release);
 }
 
-void tf_container_refresh(struct tf_container *self)
+void tf_container_take_page(struct tf_container *self)
 {
-    if (!self->page
-        || TF_LIKELY(__atomic_load_n(&self->page->generation, __ATOMIC_ACQUIRE)
-            == atomic_load_explicit(&self->generation, memory_order_acquire)))
-        return;
     struct tenfold_config_copy copy;
     uint32_t abi;
     /* a page damaged in both copies keeps the last good quotas in force */
@@ -238,6 +227,7 @@ static int attach_to(struct tf_container *self, const char *folder)
     if (!self->state || !is_state_good(self->state))
         return degrade(copy.policy, folder, "state", self->state ? 0 : error);
     self->policy = copy.policy;
+    atomic_store(&self->stance, TF_ENFORCED); /* unless there is no slot for us, see below */
     take_uuids(self);
     take_copy(self, &copy);
     error = tf_slots_attach(self->state, &self->self, &self->slot);
@@ -260,14 +250,14 @@ static void detach_inherited(struct tf_container *self)
     atomic_store(&self->generation, 0);
     atomic_store(&self->has_core_limits, false);
     atomic_store(&self->refresh_lock.word, 0);
+    tf_account_reset();
     tf_ledger_reset();
     tf_measure_reset();
     tf_pools_reset();
 }
 
 /* A first attach finds everything zero, and touching it would cost its pages. */
-static bool is_first_attach(void) { return atomic_load(&process_epoch) == 1; }
-
+static bool is_first_attach(void) { return atomic_load(&tf_epoch) == 1; }
 
 static void attach(struct tf_container *self)
 {
@@ -278,25 +268,25 @@ static void attach(struct tf_container *self)
     tf_process_self(&self->self);
     int stance = find_folder(folder) ? attach_to(self, folder) : tf_standalone_attach(self);
     atomic_store(&self->stance, stance);
+    if (stance != TF_ENFORCED)
+        atomic_store(&self->has_core_limits, false);
     errno = saved_errno;
 }
 
-struct tf_container *tf_container(void)
+struct tf_container *tf_container_attach(void)
 {
-    struct mark *mark = atomic_load_explicit(&shared_mark, memory_order_acquire);
-    if (TF_LIKELY(mark && atomic_load_explicit(&mark->word, memory_order_acquire) == MARK_ATTACHED))
-        return &container;
-    mark = make_mark();
+    struct tf_container *self = &tf_the_container;
+    struct tf_mark *mark = make_mark();
     for (;;) {
-        uint32_t none = MARK_NONE;
-        if (atomic_compare_exchange_strong(&mark->word, &none, MARK_BUSY)) {
-            attach(&container);
-            atomic_fetch_add(&process_epoch, 1);
-            atomic_store_explicit(&mark->word, MARK_ATTACHED, memory_order_release);
-            return &container;
+        uint32_t none = TF_MARK_NONE;
+        if (atomic_compare_exchange_strong(&mark->word, &none, TF_MARK_BUSY)) {
+            attach(self);
+            atomic_fetch_add(&tf_epoch, 1);
+            atomic_store_explicit(&mark->word, TF_MARK_ATTACHED, memory_order_release);
+            return self;
         }
-        if (none == MARK_ATTACHED)
-            return &container;
+        if (none == TF_MARK_ATTACHED)
+            return self;
         sched_yield(); /* another thread of ours attaches: microseconds */
     }
 }

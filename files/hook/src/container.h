@@ -39,7 +39,7 @@ struct tf_container {
     struct tf_identity self;
     const struct tenfold_header *page; /* mapped, or NULL (stand-alone) */
     _Atomic uint64_t generation;       /* of the copy that quotas were taken from */
-    _Atomic bool has_core_limits;      /* any card at all: the launch path's first question */
+    _Atomic bool has_core_limits;      /* any card at all, and enforced: the launch path's first question */
     _Atomic uint32_t view;             /* enum tenfold_view bits */
     struct tf_lock refresh_lock;
     uint32_t gpu_count;
@@ -47,19 +47,47 @@ struct tf_container {
     struct tf_quota quotas[TENFOLD_GPUS_MAX];
 };
 
+/* Lies in a page that the kernel empties in a forked child. */
+enum { TF_MARK_NONE = 0, TF_MARK_BUSY = 1, TF_MARK_ATTACHED = 2 };
+struct tf_mark {
+    _Atomic uint32_t word;
+};
+
+extern struct tf_container tf_the_container;
+extern _Atomic(struct tf_mark *) tf_container_mark;
+
 /* The process's slice, attached. */
-struct tf_container *tf_container(void);
+struct tf_container *tf_container_attach(void);
+static inline struct tf_container *tf_container(void)
+{
+    struct tf_mark *mark = atomic_load_explicit(&tf_container_mark, memory_order_acquire);
+    bool is_attached = mark && atomic_load_explicit(&mark->word, memory_order_acquire) == TF_MARK_ATTACHED;
+    return TF_LIKELY(is_attached) ? &tf_the_container : tf_container_attach();
+}
+
+/* Attached, and the page has not changed since. */
+static inline bool tf_container_is_settled(void)
+{
+    struct tf_mark *mark = atomic_load_explicit(&tf_container_mark, memory_order_acquire);
+    const struct tenfold_header *page = tf_the_container.page;
+    return TF_LIKELY(mark && atomic_load_explicit(&mark->word, memory_order_acquire) == TF_MARK_ATTACHED)
+        && (!page || __atomic_load_n(&page->generation, __ATOMIC_ACQUIRE) == atomic_load_explicit(&tf_the_container.generation, memory_order_acquire));
+}
 
 /* Takes over a page that the host has changed since the last call. */
-void tf_container_refresh(struct tf_container *container);
+void tf_container_take_page(struct tf_container *container);
+static inline void tf_container_refresh(struct tf_container *container)
+{
+    if (container->page
+        && TF_UNLIKELY(__atomic_load_n(&container->page->generation, __ATOMIC_ACQUIRE)
+            != atomic_load_explicit(&container->generation, memory_order_acquire)))
+        tf_container_take_page(container);
+}
 
 /* Number of a card in the state by its UUID bytes, or -1. */
 int tf_container_gpu(const struct tf_container *container, const unsigned char uuid[16]);
 
 /* "GPU-..." or "MIG-..." to 16 bytes. */
 bool tf_uuid_parse(const char *text, unsigned char ret_uuid[16]);
-
-/* Changes in a forked child: whoever keeps state per process compares it. */
-uint32_t tf_process_epoch(void);
 
 #endif

@@ -24,6 +24,15 @@ static int ask_driver(struct tf_container *container, const struct tf_cuda *cuda
     return gpu < 0 ? TF_DEVICE_UNLISTED : gpu;
 }
 
+_Atomic uint64_t tf_only_card;
+
+static void note_only_card(const struct tf_cuda *cuda, uint64_t epoch, int gpu)
+{
+    int count = 0;
+    if (cuda->cuDeviceGetCount && cuda->cuDeviceGetCount(&count) == CUDA_SUCCESS && count == 1)
+        atomic_store_explicit(&tf_only_card, epoch << 32 | (uint32_t)(gpu + 3), memory_order_relaxed);
+}
+
 int tf_device_of_ordinal(struct tf_container *container, const struct tf_cuda *cuda, CUdevice device)
 {
     if (device < 0 || device >= ORDINALS)
@@ -34,6 +43,8 @@ int tf_device_of_ordinal(struct tf_container *container, const struct tf_cuda *c
     int gpu = ask_driver(container, cuda, device);
     if (gpu != TF_DEVICE_UNKNOWN)
         atomic_store_explicit(&ordinals[device], epoch << 32 | (uint32_t)(gpu + 3), memory_order_relaxed);
+    if (gpu >= 0 && device == 0)
+        note_only_card(cuda, epoch, gpu);
     return gpu;
 }
 
@@ -41,6 +52,16 @@ int tf_device_current(struct tf_container *container, const struct tf_cuda *cuda
 {
     CUdevice device;
     return tf_device_ordinal(cuda, &device) ? tf_device_of_ordinal(container, cuda, device) : TF_DEVICE_UNKNOWN;
+}
+
+int tf_device_of_context(struct tf_container *container, const struct tf_cuda *cuda, CUcontext *ret_context)
+{
+    CUcontext context = NULL;
+    if (cuda->cuCtxGetCurrent)
+        cuda->cuCtxGetCurrent(&context);
+    *ret_context = context;
+    int only = context ? tf_device_only() : TF_DEVICE_UNKNOWN;
+    return TF_LIKELY(only >= 0) ? only : tf_device_current(container, cuda);
 }
 
 /* Without a context there is no answer, and asking again does not help; any other failure may be one of the moment. */

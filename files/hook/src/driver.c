@@ -10,7 +10,6 @@
 
 #include "elf_object.h"
 #include "loader.h"
-#include "sync.h"
 
 #include <string.h>
 #include <sys/mman.h>
@@ -39,7 +38,7 @@ static const struct tf_hook nvml_hooks[] = {
 
 enum { CUDA_HOOKS = sizeof(cuda_hooks) / sizeof(*cuda_hooks), NVML_HOOKS = sizeof(nvml_hooks) / sizeof(*nvml_hooks) };
 
-static _Atomic(const struct tf_cuda *) cuda_ready;
+_Atomic(const struct tf_cuda *) tf_cuda_ready;
 static _Atomic(const struct tf_nvml *) nvml_ready;
 
 static void fill(void **slot, const struct tf_object *object, const char *symbol)
@@ -92,13 +91,11 @@ static struct tf_nvml *load_nvml(void)
     return table;
 }
 
-const struct tf_cuda *tf_cuda(void)
+const struct tf_cuda *tf_cuda_first(void)
 {
-    const struct tf_cuda *ready = atomic_load_explicit(&cuda_ready, memory_order_acquire);
-    if (TF_LIKELY(ready != NULL))
-        return ready;
+    const struct tf_cuda *ready = NULL;
     struct tf_cuda *fresh = load_cuda();
-    if (!fresh || atomic_compare_exchange_strong(&cuda_ready, &ready, fresh))
+    if (!fresh || atomic_compare_exchange_strong(&tf_cuda_ready, &ready, fresh))
         return fresh;
     munmap(fresh, sizeof *fresh); /* another thread was faster */
     return ready;

@@ -6,6 +6,7 @@
 #define TENFOLD_DRIVER_H
 
 #include "hooks.h"
+#include "sync.h"
 
 #include <stdbool.h>
 
@@ -19,8 +20,14 @@ struct tf_hook {
 };
 
 /* NULL while the library is not loaded. */
-const struct tf_cuda *tf_cuda(void);
 const struct tf_nvml *tf_nvml(void);
+const struct tf_cuda *tf_cuda_first(void);
+extern _Atomic(const struct tf_cuda *) tf_cuda_ready;
+static inline const struct tf_cuda *tf_cuda(void)
+{
+    const struct tf_cuda *ready = atomic_load_explicit(&tf_cuda_ready, memory_order_acquire);
+    return TF_LIKELY(ready != NULL) ? ready : tf_cuda_first();
+}
 
 #define TF_NVML_SONAME "libnvidia-ml.so.1"
 

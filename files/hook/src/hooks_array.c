@@ -74,7 +74,7 @@ static CUresult conclude(const struct tf_cuda *cuda, CUresult result, struct tf_
     }
     result = adjust(cuda, reservation, kind, handle);
     if (result == CUDA_SUCCESS)
-        result = tf_memory_keep(reservation, kind, (uint64_t)(uintptr_t)handle, tf_current_context(cuda));
+        result = tf_memory_keep(reservation, kind, (uint64_t)(uintptr_t)handle);
     if (result == CUDA_SUCCESS)
         return result;
     if (kind == TF_KIND_ARRAY)

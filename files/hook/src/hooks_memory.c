@@ -14,7 +14,7 @@ static CUresult conclude(const struct tf_cuda *cuda, CUresult result, const stru
         tf_memory_undo(reservation);
         return result;
     }
-    result = tf_memory_keep(reservation, TF_KIND_POINTER, pointer, tf_current_context(cuda));
+    result = tf_memory_keep(reservation, TF_KIND_POINTER, pointer);
     if (TF_LIKELY(result == CUDA_SUCCESS))
         return result;
     cuda->cuMemFree_v2(pointer);

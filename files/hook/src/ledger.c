@@ -15,7 +15,7 @@
 enum { SHARDS = 64, FIRST_PLACES = 128 };
 
 struct shard {
-    _Alignas(64) struct tf_lock lock;
+    _Alignas(64) struct tf_spin lock;
     uint64_t places; /* power of two, or 0 */
     uint64_t entries;
     struct tf_entry *table;
@@ -38,7 +38,7 @@ static struct tf_entry *map_table(uint64_t places)
 static struct shard *lock_shard(uint64_t hash)
 {
     struct shard *shard = &shards[hash >> 58];
-    tf_lock_acquire(&shard->lock);
+    tf_spin_acquire(&shard->lock);
     return shard;
 }
 
@@ -107,7 +107,7 @@ int tf_ledger_add(const struct tf_entry *entry, struct tf_entry *ret_replaced)
         shard->entries += place->kind == 0;
         *place = *entry;
     }
-    tf_lock_release(&shard->lock);
+    tf_spin_release(&shard->lock);
     return result;
 }
 
@@ -121,7 +121,7 @@ bool tf_ledger_take(enum tf_kind kind, uint64_t key, struct tf_entry *ret_entry)
         *ret_entry = *place;
         erase(shard, place);
     }
-    tf_lock_release(&shard->lock);
+    tf_spin_release(&shard->lock);
     return is_here;
 }
 
@@ -133,7 +133,7 @@ bool tf_ledger_change(enum tf_kind kind, uint64_t key, bool (*change)(struct tf_
     bool is_here = place && place->kind;
     if (is_here && !change(place, context))
         erase(shard, place);
-    tf_lock_release(&shard->lock);
+    tf_spin_release(&shard->lock);
     return is_here;
 }
 
@@ -158,7 +158,7 @@ void tf_ledger_sweep(bool (*is_gone)(const struct tf_entry *, void *), void (*go
     for (uint64_t index = 0; index < SHARDS; index++) {
         struct shard *shard = lock_shard(index << 58);
         sweep_shard(shard, is_gone, gone, context);
-        tf_lock_release(&shard->lock);
+        tf_spin_release(&shard->lock);
     }
 }
 
@@ -178,7 +178,7 @@ uint64_t tf_ledger_count(void)
     for (uint64_t index = 0; index < SHARDS; index++) {
         struct shard *shard = lock_shard(index << 58);
         entries += shard->entries;
-        tf_lock_release(&shard->lock);
+        tf_spin_release(&shard->lock);
     }
     return entries;
 }

@@ -21,11 +21,12 @@ enum tf_kind {
 struct tf_entry {
     uint64_t key;
     uint64_t context; /* CUcontext that the driver frees it with; 0: none */
-    uint64_t bytes;   /* charged */
     uint64_t extra;   /* PHYSICAL: references and mappings; MAPPING: the handle */
-    uint8_t kind;     /* enum tf_kind; 0: empty place */
-    uint8_t gpu;
+    uint64_t bytes : 48; /* charged */
+    uint64_t kind : 8;   /* enum tf_kind; 0: empty place */
+    uint64_t gpu : 8;
 };
+_Static_assert(sizeof(struct tf_entry) == 32, "an entry lies in one cache line");
 
 /* Adds. 0, or -ENOMEM. An entry of the same kind and key is replaced (the driver re-used an address that it freed behind our back). */
 int tf_ledger_add(const struct tf_entry *entry, struct tf_entry *ret_replaced);

@@ -129,11 +129,11 @@ static void release(struct tf_container *container, const struct tf_entry *entry
         tf_account_release(container->state, container->slot, entry->gpu, entry->bytes);
 }
 
-CUresult tf_memory_keep(const struct tf_reservation *reservation, enum tf_kind kind, uint64_t key, uint64_t context)
+CUresult tf_memory_keep(const struct tf_reservation *reservation, enum tf_kind kind, uint64_t key)
 {
     if (reservation->gpu < 0)
         return TF_UNLIKELY(reservation->is_blind) ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
-    struct tf_entry entry = {.key = key, .context = context, .bytes = reservation->bytes, .kind = (uint8_t)kind, .gpu = (uint8_t)reservation->gpu};
+    struct tf_entry entry = {.key = key, .context = reservation->context, .bytes = reservation->bytes, .kind = (uint8_t)kind, .gpu = (uint8_t)reservation->gpu};
     struct tf_entry replaced;
     if (tf_ledger_add(&entry, &replaced) != 0)
         return CUDA_ERROR_OUT_OF_MEMORY;

@@ -16,6 +16,7 @@ struct tf_reservation {
     struct tf_container *container;
     int gpu; /* negative: nothing is charged */
     uint64_t bytes;
+    uint64_t context; /* CUcontext that the memory will die with; 0: none */
     bool is_blind; /* the driver did not say which card: it must not succeed, see tf_memory_keep() */
 };
 
@@ -35,7 +36,7 @@ CUresult tf_memory_adjust(struct tf_reservation *reservation, uint64_t bytes);
 
 /* Into the ledger. CUDA_ERROR_OUT_OF_MEMORY: no memory for the entry, or the driver allocated on a card that it would not name; the
  * reservation stands and the caller undoes both. */
-CUresult tf_memory_keep(const struct tf_reservation *reservation, enum tf_kind kind, uint64_t key, uint64_t context);
+CUresult tf_memory_keep(const struct tf_reservation *reservation, enum tf_kind kind, uint64_t key);
 
 void tf_memory_undo(const struct tf_reservation *reservation);
 

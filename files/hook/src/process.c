@@ -16,6 +16,8 @@
 #include <time.h>
 #include <unistd.h>
 
+_Atomic uint32_t tf_epoch = 1;
+
 struct stat_line {
     char state;
     uint64_t threads;

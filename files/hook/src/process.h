@@ -4,6 +4,7 @@
 #ifndef TENFOLD_PROCESS_H
 #define TENFOLD_PROCESS_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -13,6 +14,10 @@ struct tf_identity {
     uint64_t pid_namespace; /* inode; 0: unknown */
     int lock_descriptor;    /* of the state file, on which slots.c holds a lock while this program runs; -1: none */
 };
+
+/* Grows with each attaching, so it changes in a forked child: whoever keeps state per process compares it. */
+extern _Atomic uint32_t tf_epoch;
+static inline uint32_t tf_process_epoch(void) { return atomic_load_explicit(&tf_epoch, memory_order_relaxed); }
 
 void tf_process_self(struct tf_identity *ret_identity);
 

@@ -117,6 +117,7 @@ NOT_INJECTED: dict[str, str] = {
         ),
         "would take the card from under the program; tests/gpu resets contexts",
     ),
+    "cuDeviceGetCount": "asked once for a shortcut; a failure leaves the long way, which the scenarios on two cards go",
     **dict.fromkeys(
         (
             "cuEventCreate",
@@ -145,11 +146,13 @@ class Scenario:
     kinds: tuple[str, ...] = ()
     options: dict[str, int | str] = field(default_factory=dict)
     may_be_idle: bool = False
+    cards: int = 2
     driver: str = "535"
 
     @property
     def words(self) -> list[str]:
-        return [word for option, value in self.options.items() for word in (f"--{option}", str(value))]
+        options = {"devices": self.cards, **self.options}
+        return [word for option, value in options.items() for word in (f"--{option}", str(value))]
 
 
 @dataclass(frozen=True)
@@ -184,6 +187,12 @@ def rounds(processes: int, threads: int, count: int, operations: int, *kinds: st
     which = f"{'+'.join(kinds)}, " if kinds else ""
     name = f"{which}{processes} x {threads}, {count} rounds of {operations} operations"
     return Scenario(name, "rounds", kinds, {"processes": processes, "threads": threads, "rounds": count, "operations": operations})
+
+
+def on_one_card(processes: int, threads: int, count: int, operations: int) -> Scenario:
+    """The usual slice, in which the hook need not ask which card a call means; more threads than lanes."""
+    options: dict[str, int | str] = {"processes": processes, "threads": threads, "rounds": count, "operations": operations}
+    return Scenario(f"one card, {processes} x {threads}, {count} rounds of {operations} operations", "rounds", (), options, cards=1)
 
 
 def flapping(processes: int, threads: int, count: int, operations: int) -> Scenario:
@@ -222,7 +231,7 @@ def storm(processes: int, threads: int, kills: int) -> Scenario:
 
 def step(operation: str, stride: int, resume: bool = False) -> Scenario:
     name = f"{'stopped and resumed' if resume else 'killed'} inside {operation}, at every {stride}. instruction"
-    return Scenario(name, "step", ("linear",), {"operation": operation, "stride": stride, "resume": int(resume)})
+    return Scenario(name, "step", ("linear",), {"operation": operation, "stride": stride, "resume": int(resume)}, cards=1)
 
 
 def quick() -> list[Scenario]:
@@ -232,6 +241,7 @@ def quick() -> list[Scenario]:
         *(rounds(2, 4, 2, 150, kind) for kind in KINDS),
         rounds(8, 4, 3, 150),
         rounds(32, 1, 2, 100),
+        on_one_card(4, 12, 2, 150),
         *injected(2, 60),
         reserved(4, 2, 2, 300),
         flapping(4, 2, 2, 600),
@@ -252,6 +262,7 @@ def full() -> list[Scenario]:
         *(rounds(4, 4, 4, 600, kind) for kind in KINDS),
         # 9 x 5 rounds, about 18,000 operations each
         *(rounds(processes, threads, 5, max(1, 18000 // (processes * threads))) for processes, threads in sizes),
+        on_one_card(4, 16, 5, 300),
         *(on_driver(driver) for driver in ("418", "450", "470", "525", "580", "620")),
         *injected(8, 150),
         reserved(4, 4, 10, 1000),

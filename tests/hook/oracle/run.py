@@ -51,15 +51,16 @@ class Bench:
         self.simulator = workshop.build_simulator()
         self.hook = workshop.build_hook()
         workshop.make(HERE, build / "oracle")
-        self.machines: dict[str, Machine] = {}
+        self.machines: dict[tuple[str, int], Machine] = {}
         self.slots = 0
 
-    def machine(self, driver: str) -> Machine:
-        if driver not in self.machines:
-            folder = self.folder / f"driver-{driver}"
+    def machine(self, scenario: plan.Scenario) -> Machine:
+        key = scenario.driver, scenario.cards
+        if key not in self.machines:
+            folder = self.folder / f"driver-{scenario.driver}-{scenario.cards}"
             folder.mkdir()
-            self.machines[driver] = self.workshop.Machine.make(self.simulator, folder, cards=len(LIMITS_BYTES), driver=driver)
-        return self.machines[driver]
+            self.machines[key] = self.workshop.Machine.make(self.simulator, folder, cards=scenario.cards, driver=scenario.driver)
+        return self.machines[key]
 
     def covered(self) -> dict[str, bool]:
         """Which kinds this hook covers at all, by its exported symbols."""
@@ -86,7 +87,7 @@ class Bench:
     def command(self, scenario: plan.Scenario, kinds: list[str], hook: Path, seed: int) -> list[str]:
         self.slots += 1
         slot = self.folder / f"slot-{self.slots}"
-        machine = self.machine(scenario.driver)
+        machine = self.machine(scenario)
         quotas = [region.GpuQuota(uuid, limit, 0) for uuid, limit in zip(machine.uuids, LIMITS_BYTES)]
         region.create_slot(slot, quotas, library=self.hook / "libtenfold_page.so")
         mask = sum(1 << list(plan.KINDS).index(kind) for kind in kinds)
@@ -116,7 +117,7 @@ class Bench:
         if done.stderr.strip() and done.returncode == 0:
             return 1, {**answer, "problem": f"the hook is not silent: {done.stderr.strip()[:300]}"}
         if done.returncode == 0:
-            problem = self.look_again(self.folder / f"slot-{self.slots}", self.machine(scenario.driver))
+            problem = self.look_again(self.folder / f"slot-{self.slots}", self.machine(scenario))
             if problem:
                 return 1, {**answer, "problem": problem}
         return done.returncode, answer
@@ -128,7 +129,7 @@ class Bench:
             subprocess.run([str(self.hook / "vgpuctl"), "show", "--json", str(slot)], capture_output=True, text=True, check=True).stdout
         )
         by_tool = [gpu["memory_used_bytes"] for gpu in shown["gpus"]]
-        truth = [machine.allocated_bytes(card) for card in range(len(LIMITS_BYTES))]
+        truth = [machine.allocated_bytes(card) for card in range(len(machine.uuids))]
         if any(ledger) or any(by_tool) or any(truth):
             return f"everybody is gone, yet in use are: state file {ledger}, vgpuctl {by_tool}, truth {truth}"
         return ""
