@@ -69,9 +69,10 @@ static inline struct tf_container *tf_container(void)
 static inline bool tf_container_is_settled(void)
 {
     struct tf_mark *mark = atomic_load_explicit(&tf_container_mark, memory_order_acquire);
-    const struct tenfold_header *page = tf_the_container.page;
-    return TF_LIKELY(mark && atomic_load_explicit(&mark->word, memory_order_acquire) == TF_MARK_ATTACHED)
-        && (!page || __atomic_load_n(&page->generation, __ATOMIC_ACQUIRE) == atomic_load_explicit(&tf_the_container.generation, memory_order_acquire));
+    if (TF_UNLIKELY(!mark || atomic_load_explicit(&mark->word, memory_order_acquire) != TF_MARK_ATTACHED))
+        return false;
+    const struct tenfold_header *page = tf_the_container.page; /* not before the mark: another thread may be attaching */
+    return !page || __atomic_load_n(&page->generation, __ATOMIC_ACQUIRE) == atomic_load_explicit(&tf_the_container.generation, memory_order_acquire);
 }
 
 /* Takes over a page that the host has changed since the last call. */

@@ -214,25 +214,35 @@ static inline uint64_t tf_limit_key(const void *function, uint32_t grid_x, uint3
     return (h ^ h >> 32) | 1u;
 }
 
-/* Fast path. 1: launch now, ticket is filled (flags 0). 0: ask the gate; nothing was charged. stream: any number but 0 that
- * stays the same for a stream (its handle, 1 for the default stream). */
-static inline int tf_limit_enter(struct tf_limit_process *process, uint64_t key, uint64_t stream, struct tf_limit_ticket *ticket)
+/* Fast path. 1: launch now, it was charged; nothing is to be recorded. 0: ask the gate; nothing was charged. stream: any number
+ * but 0 that stays the same for a stream (its handle, 1 for the default stream). A launch that then fails: tf_limit_refund(). */
+static inline int tf_limit_pass(struct tf_limit_process *process, uint64_t key, uint64_t stream, uint64_t *ret_charged_ns)
 {
     uint64_t word = atomic_load_explicit(&process->estimates[(key >> 20) % TF_LIMIT_KEYS], memory_order_relaxed);
     uint64_t boundary_ns = atomic_load_explicit(&process->boundary_ns, memory_order_relaxed);
-    ticket->flags = 0;
-    ticket->wait_began_ns = 0;
     uint64_t open_stream = atomic_load_explicit(&process->segment_stream, memory_order_relaxed);
     if ((word >> 44) != (key >> 44) || (word >> 40 & 15) == 0 || (open_stream != stream && open_stream != 0))
         return 0;
     uint64_t cost_ns = (word & UINT64_C(0xffffffffff)) * atomic_load_explicit(&process->scale, memory_order_relaxed) >> 16;
     uint64_t before_ns = atomic_fetch_add_explicit(&process->charged_ns, cost_ns, memory_order_relaxed);
-    if (before_ns + cost_ns < boundary_ns) {
-        ticket->charged_ns = cost_ns;
+    *ret_charged_ns = cost_ns;
+    if (before_ns + cost_ns < boundary_ns)
         return 1;
-    }
     atomic_fetch_sub_explicit(&process->charged_ns, cost_ns, memory_order_relaxed);
     return 0;
+}
+
+static inline void tf_limit_refund(struct tf_limit_process *process, uint64_t charged_ns)
+{
+    atomic_fetch_sub_explicit(&process->charged_ns, charged_ns, memory_order_relaxed);
+}
+
+/* The same for callers that keep a ticket. */
+static inline int tf_limit_enter(struct tf_limit_process *process, uint64_t key, uint64_t stream, struct tf_limit_ticket *ticket)
+{
+    ticket->flags = 0;
+    ticket->wait_began_ns = 0;
+    return tf_limit_pass(process, key, stream, &ticket->charged_ns);
 }
 
 enum tf_limit_verdict { TF_LIMIT_GO = 0, TF_LIMIT_WAIT = 1 };

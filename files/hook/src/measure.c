@@ -37,7 +37,6 @@ struct spare {
 };
 
 struct card {
-    struct tf_limit_process process;
     struct tf_lock lock;
     struct stretch queue[QUEUE_MAX];
     uint32_t first;
@@ -54,6 +53,8 @@ struct card {
     uint32_t spare_count;
 };
 
+struct tf_limit_process tf_limit_processes[TENFOLD_GPUS_MAX];
+_Atomic bool tf_has_captures;
 static struct card cards[TENFOLD_GPUS_MAX];
 
 static uint64_t now_ns(void)
@@ -137,27 +138,16 @@ static void wake_waiters(struct tf_container *container, int gpu, int what)
 static void lose(struct tf_container *container, int gpu, const struct tf_limit_segment *segment)
 {
     int what;
-    while ((what = tf_limit_lose(limiter_of(container, gpu), &cards[gpu].process, segment)) == TF_LIMIT_RETRY)
+    while ((what = tf_limit_lose(limiter_of(container, gpu), &tf_limit_processes[gpu], segment)) == TF_LIMIT_RETRY)
         continue; /* another thread is in a short critical part */
     wake_waiters(container, gpu, what);
 }
 
 /* --- the launch's side --------------------------------------------------------------------------------------------------------- */
 
-static uint64_t stream_number(struct tf_stream stream)
-{
-    if ((uintptr_t)stream.handle > 2)
-        return (uint64_t)(uintptr_t)stream.handle;
-    return stream.is_per_thread || (uintptr_t)stream.handle == 2 ? 2 : 1;
-}
-
-static _Atomic bool has_captures;
-
-void tf_measure_captures(void) { atomic_store_explicit(&has_captures, true, memory_order_relaxed); }
-
 static bool is_capturing(const struct tf_cuda *cuda, struct tf_stream stream)
 {
-    if (TF_LIKELY(!atomic_load_explicit(&has_captures, memory_order_relaxed)))
+    if (TF_LIKELY(!atomic_load_explicit(&tf_has_captures, memory_order_relaxed)))
         return false;
     int status = CU_STREAM_CAPTURE_STATUS_NONE;
     CUresult (*ask)(CUstream, int *) = stream.is_per_thread && cuda->cuStreamIsCapturing_ptsz ? cuda->cuStreamIsCapturing_ptsz : cuda->cuStreamIsCapturing;
@@ -189,7 +179,7 @@ void tf_measure_close(struct tf_container *container, const struct tf_cuda *cuda
 {
     for (uint32_t gpu = 0; gpu < container->gpu_count; gpu++) {
         struct tf_limit_segment segment;
-        if (!cards[gpu].open_begin || !tf_limit_close(&cards[gpu].process, now_ns(), &segment))
+        if (!cards[gpu].open_begin || !tf_limit_close(&tf_limit_processes[gpu], now_ns(), &segment))
             continue;
         tf_lock_acquire(&cards[gpu].lock);
         enqueue(container, cuda, (int)gpu, &segment);
@@ -230,8 +220,8 @@ static void begin_stretch(struct tf_launch *launch)
 static void pass_gate(struct tf_launch *launch, uint64_t key)
 {
     struct tf_container *container = launch->container;
-    struct tf_limit_process *process = &cards[launch->gpu].process;
-    uint64_t stream = stream_number(launch->stream);
+    struct tf_limit_process *process = &tf_limit_processes[launch->gpu];
+    uint64_t stream = tf_stream_number(launch->stream);
     if (tf_limit_enter(process, key, stream, &launch->ticket))
         return;
     for (;;) {
@@ -251,7 +241,8 @@ void tf_launch_begin(struct tf_launch *launch, struct tf_container *container, c
     launch->stream = stream;
     launch->gpu = -1;
     launch->ticket.flags = 0;
-    int gpu = container->gpu_count == 1 && container->page ? 0 : tf_device_current(container, cuda);
+    CUcontext context;
+    int gpu = tf_device_of_context(container, cuda, &context);
     if (gpu < 0 || tf_is_nested() || is_capturing(cuda, stream))
         return;
     uint32_t limit_percent = atomic_load_explicit(&container->quotas[gpu].core_limit_percent, memory_order_relaxed);
@@ -269,7 +260,7 @@ CUresult tf_launch_end(struct tf_launch *launch, CUresult result)
         return result;
     struct card *card = &cards[launch->gpu];
     if (result != CUDA_SUCCESS) {
-        tf_limit_cancel(&card->process, &launch->ticket);
+        tf_limit_cancel(&tf_limit_processes[launch->gpu], &launch->ticket);
         if (launch->ticket.flags & TF_LIMIT_BEGIN) {
             tf_lock_acquire(&card->lock);
             drop_open(card, launch->cuda);
@@ -319,7 +310,7 @@ static bool settle(struct tf_container *container, const struct tf_cuda *cuda, i
         return true;
     }
     uint64_t began_ns = begin_on_clock(card, cuda, stretch, duration_ns, now);
-    int what = tf_limit_settle(limiter_of(container, gpu), &card->process, &policy, &stretch->segment, began_ns, began_ns + duration_ns, now);
+    int what = tf_limit_settle(limiter_of(container, gpu), &tf_limit_processes[gpu], &policy, &stretch->segment, began_ns, began_ns + duration_ns, now);
     if (what == TF_LIMIT_RETRY)
         return false;
     wake_waiters(container, gpu, what);
@@ -395,7 +386,7 @@ uint64_t tf_measure_poll(void)
         if (!cards[gpu].count)
             continue;
         uint64_t card_nap_ns = poll_card(container, cuda, (int)gpu);
-        tf_neighbours_observe(container, cuda, (int)gpu, &cards[gpu].process, now_ns());
+        tf_neighbours_observe(container, cuda, (int)gpu, &tf_limit_processes[gpu], now_ns());
         nap_ns = card_nap_ns < nap_ns ? card_nap_ns : nap_ns;
     }
     return nap_ns;
@@ -441,6 +432,7 @@ void tf_measure_forget(CUcontext context)
 void tf_measure_reset(void)
 {
     memset((void *)cards, 0, sizeof cards);
+    memset((void *)tf_limit_processes, 0, sizeof tf_limit_processes);
     tf_neighbours_reset();
     tf_helper_reset();
 }

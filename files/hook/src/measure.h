@@ -8,14 +8,40 @@
 #define TENFOLD_MEASURE_H
 
 #include "container.h"
+#include "device.h"
 #include "driver.h"
 #include "limit.h"
+#include "nested.h"
 
 /* A stream as the program named it; `is_per_thread` tells what a null stream means. */
 struct tf_stream {
     CUstream handle;
     bool is_per_thread;
 };
+
+/* This process's half of the limiter, per card. */
+extern struct tf_limit_process tf_limit_processes[TENFOLD_GPUS_MAX];
+
+/* The program has begun a capture: from then on each launch asks whether its stream captures. */
+extern _Atomic bool tf_has_captures;
+
+static inline uint64_t tf_stream_number(struct tf_stream stream)
+{
+    if ((uintptr_t)stream.handle > 2)
+        return (uint64_t)(uintptr_t)stream.handle;
+    return stream.is_per_thread || (uintptr_t)stream.handle == 2 ? 2 : 1;
+}
+
+/* The usual limited launch: on the only card, of a known kernel, within what was granted. Nothing is recorded, no lock, no clock, no shared
+ * cache line. NULL: it has to go through tf_launch_begin(); else whom to give *ret_charged_ns back to if the driver refuses the launch. */
+__attribute__((always_inline)) static inline struct tf_limit_process *tf_launch_pass(uint64_t key, struct tf_stream stream, uint64_t *ret_charged_ns)
+{
+    int gpu = tf_device_only();
+    if (TF_UNLIKELY(gpu < 0 || atomic_load_explicit(&tf_has_captures, memory_order_relaxed) || tf_is_nested()))
+        return NULL;
+    struct tf_limit_process *process = &tf_limit_processes[gpu];
+    return TF_LIKELY(tf_limit_pass(process, key, tf_stream_number(stream), ret_charged_ns)) ? process : NULL;
+}
 
 /* Waits for credit and records what the limiter wants before the launch. */
 struct tf_launch {
@@ -29,9 +55,6 @@ void tf_launch_begin(struct tf_launch *launch, struct tf_container *container, c
 
 /* Records what it wants after, or takes the charge back; returns `result`. */
 CUresult tf_launch_end(struct tf_launch *launch, CUresult result);
-
-/* The program begins its first capture: from now on each launch asks whether its stream captures. */
-void tf_measure_captures(void);
 
 /* The program is about to wait for the card: closes the stretch that is open, so that waiting time is not measured as work. */
 void tf_measure_close(struct tf_container *container, const struct tf_cuda *cuda);
