@@ -150,7 +150,7 @@ def convergence(bench: Bench, pid: int, limit: int) -> float:
 def table(outcomes: list[Outcome], peers: dict[str, Outcome]) -> list[str]:
     """A line per workload; ``peers``: the peer's outcome by the workload's name."""
     peer_title = f"  {'peer mean / MAE':>20}" if peers else ""
-    lines = [f"{'core limit':<36} {'limit':>9} {'mean':>13} {'MAE':>11}{peer_title}  target"]
+    lines = [f"{'core limit':<40} {'limit':>9} {'mean':>13} {'MAE':>11}{peer_title}  target"]
     for outcome in outcomes:
         limits, means, maes = joined(outcome.limits, "d"), joined(outcome.means, ".1f"), joined(outcome.maes, ".1f")
         peer = peers.get(outcome.name)
@@ -158,7 +158,7 @@ def table(outcomes: list[Outcome], peers: dict[str, Outcome]) -> list[str]:
         change = f", in force after {outcome.converged_ms:.0f} ms (<= {CONVERGENCE_MS})" if outcome.converged_ms >= 0 else ""
         verdict = "met" if outcome.is_met else "MISSED"
         target = f"mean +-{MEAN_POINTS}, MAE <= {MAE_POINTS:g}"
-        lines.append(f"{outcome.name:<36} {limits:>9} {means:>13} {maes:>11}{beside}  {target}{change}  {verdict}")
+        lines.append(f"{outcome.name:<40} {limits:>9} {means:>13} {maes:>11}{beside}  {target}{change}  {verdict}")
     return lines
 
 

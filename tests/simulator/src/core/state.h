@@ -16,7 +16,7 @@
 #include <stdint.h>
 
 #define SIM_MAGIC UINT64_C(0x31304d4953464e54) /* "TNFSIM01" */
-#define SIM_ABI 3u
+#define SIM_ABI 4u
 #define SIM_DEFAULT_STATE "/run/nvidia-persistenced/socket" /* the NVIDIA toolkit mounts it into containers, read-write */
 #define SIM_STATE_VARIABLE "TENFOLD_SIM_STATE"
 
@@ -185,6 +185,7 @@ struct sim_time_model {
     int64_t other_kernel_ns;   /* GPU time of a kernel that is not tenfold_spin */
     int64_t event_error_ns;    /* bias of event timestamps */
     int64_t copy_bytes_per_us; /* 0: copies take no GPU time */
+    int64_t memory_call_ns;    /* time that cuMemAlloc and cuMemFree keep their caller's CPU, beyond our own */
 };
 
 struct sim_state {
