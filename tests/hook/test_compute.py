@@ -11,7 +11,7 @@ import pytest
 from tenfold import region
 from tests.hook import scripts
 from tests.hook.allowance import SAVED_AFTER_CHANGE_MS, Allowance
-from tests.hook.workshop import Slot
+from tests.hook.workshop import MIB, Machine, Slot
 
 # The simulator's engine runs in real time, but on a machine that may be busy: judged on exact GPU time over wall time.
 TOLERANCE_POINTS = 3.0
@@ -260,6 +260,38 @@ say(results=set(results) == {0}, end=cuda.cuStreamEndCapture(s, c.byref(graph)),
     assert seen["results"] is True
     assert seen["end"] == 0
     assert seen["seconds"] < 2
+
+
+def test_a_capture_in_the_default_mode_survives_that_work_is_measured(make_slot: Callable[..., Slot]) -> None:
+    """The helper's thread asks for events meanwhile, which spoils a capture unless that thread's mode is relaxed."""
+    slot = make_slot(cores=20)
+    seen = scripts.run(
+        slot,
+        """
+cuda.start()
+f = cuda.spin()
+s, graph = c.c_void_p(), c.c_void_p()
+cuda.cuStreamCreate(c.byref(s), c.c_uint(1))
+results = []
+for _ in range(5):
+    cuda.launch(f, 20000)
+    assert cuda.cuStreamBeginCapture_v2(s, c.c_int(0)) == 0
+    results.append(cuda.launch(f, 1000, s))
+    time.sleep(0.04)
+    results.append(cuda.cuStreamEndCapture(s, c.byref(graph)))
+say(results=results)
+""",
+    )
+    assert seen["results"] == [0] * 10
+
+
+def test_what_events_cost_themselves_is_not_charged(simulator: Path, hook: Path, tmp_path: Path) -> None:
+    """Two events around 200 us of work read 245 us: charged as such, the share would be 24.5 %."""
+    machine = Machine.make(simulator, tmp_path, event_error_ns=45000)
+    slot = Slot(tmp_path / "slot", hook, machine, [region.GpuQuota(machine.uuids[0], 64 * MIB, 30)]).create()
+    with slot.session() as session:
+        session.share_percent(kernel_us=100, milliseconds=400)
+        assert_share(slot, lambda: session.spin_ms(kernel_us=100, milliseconds=700), 30)
 
 
 def test_a_refused_launch_costs_nothing(make_slot: Callable[..., Slot]) -> None:

@@ -18,13 +18,14 @@
 #include <string.h>
 #include <time.h>
 
-enum { QUEUE_MAX = 64, SPARE_EVENTS = 32 };
+enum { QUEUE_MAX = 64, SPARE_EVENTS = 32, CALIBRATIONS = 8 };
 #define NAP_MIN_NS 50000ull
 #define NAP_MAX_NS 2000000ull
 #define CLOCK_GAP_NS 5000000000ull /* beyond this an event of the past is no good reference any more */
 
 struct stretch {
     CUevent begin, end;
+    CUevent again; /* right behind `end`: what two events measure without work; of a card's first stretches only */
     CUcontext context;
     struct tf_limit_segment segment;
     uint64_t expected_ns; /* when it should be done */
@@ -51,6 +52,7 @@ struct card {
     uint64_t reference_ns;
     struct spare spares[SPARE_EVENTS];
     uint32_t spare_count;
+    uint32_t calibrations;
 };
 
 struct tf_limit_process tf_limit_processes[TENFOLD_GPUS_MAX];
@@ -167,6 +169,13 @@ static void enqueue(struct tf_container *container, const struct tf_cuda *cuda, 
         give_event(card, cuda, stretch.end, stretch.context);
         lose(container, gpu, segment);
         return;
+    }
+    if (card->calibrations < CALIBRATIONS && (stretch.again = take_event(card, cuda, stretch.context)) != NULL) {
+        card->calibrations++;
+        if (!record(cuda, stretch.again, card->open_stream, card->open_is_per_thread)) {
+            give_event(card, cuda, stretch.again, stretch.context);
+            stretch.again = NULL;
+        }
     }
     uint64_t now = now_ns();
     card->expected_end_ns = (card->expected_end_ns > now ? card->expected_end_ns : now) + segment->charged_ns;
@@ -309,6 +318,9 @@ static bool settle(struct tf_container *container, const struct tf_cuda *cuda, i
         lose(container, gpu, &stretch->segment);
         return true;
     }
+    uint64_t overhead_ns;
+    if (stretch->again && elapsed_ns(cuda, stretch->end, stretch->again, &overhead_ns))
+        tf_limit_observe_event_overhead(&tf_limit_processes[gpu], overhead_ns);
     uint64_t began_ns = begin_on_clock(card, cuda, stretch, duration_ns, now);
     int what = tf_limit_settle(limiter_of(container, gpu), &tf_limit_processes[gpu], &policy, &stretch->segment, began_ns, began_ns + duration_ns, now);
     if (what == TF_LIMIT_RETRY)
@@ -346,6 +358,7 @@ static void retire(struct card *card, const struct tf_cuda *cuda, struct stretch
 {
     give_event(card, cuda, stretch->begin, stretch->context);
     give_event(card, cuda, stretch->end, stretch->context);
+    give_event(card, cuda, stretch->again, stretch->context);
     *stretch = (struct stretch){.is_used = false};
     while (card->count && !card->queue[card->first].is_used) {
         card->first = (card->first + 1) % QUEUE_MAX;
@@ -375,6 +388,16 @@ static uint64_t poll_card(struct tf_container *container, const struct tf_cuda *
     return nap_ns;
 }
 
+/* While any thread captures in the default mode, asking for an event is forbidden to all threads and spoils the capture, except to those that
+ * said that they know what they do. The helper's thread does, once. */
+static bool is_relaxed;
+
+static void relax_capture_mode(const struct tf_cuda *cuda)
+{
+    int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    is_relaxed = !cuda->cuThreadExchangeStreamCaptureMode || cuda->cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS;
+}
+
 uint64_t tf_measure_poll(void)
 {
     struct tf_container *container = tf_container();
@@ -382,6 +405,8 @@ uint64_t tf_measure_poll(void)
     uint64_t nap_ns = UINT64_MAX;
     if (!cuda || atomic_load(&container->stance) != TF_ENFORCED)
         return nap_ns;
+    if (TF_UNLIKELY(!is_relaxed))
+        relax_capture_mode(cuda);
     for (uint32_t gpu = 0; gpu < container->gpu_count; gpu++) {
         if (!cards[gpu].count)
             continue;
@@ -412,7 +437,7 @@ static void forget_on(struct tf_container *container, int gpu, CUcontext context
         if (!stretch->is_used || (context && stretch->context != context))
             continue;
         lose(container, gpu, &stretch->segment);
-        stretch->begin = stretch->end = NULL; /* the driver destroys them with the context */
+        stretch->begin = stretch->end = stretch->again = NULL; /* the driver destroys them with the context */
         retire(card, NULL, stretch);
     }
 }
@@ -433,6 +458,7 @@ void tf_measure_reset(void)
 {
     memset((void *)cards, 0, sizeof cards);
     memset((void *)tf_limit_processes, 0, sizeof tf_limit_processes);
+    is_relaxed = false;
     tf_neighbours_reset();
     tf_helper_reset();
 }

@@ -420,6 +420,26 @@ CUDA_EXPORT cuStreamUpdateCaptureDependencies_v2_ptsz(CUstream stream, CUgraphNo
 
 static __thread int t_capture_mode;
 
+static bool g_is_forbidden;
+
+static void break_global_capture(CUstream stream)
+{
+    if (stream->capture && stream->capture->mode == 0)
+        g_is_forbidden = stream->capture->is_broken = true;
+}
+
+bool capture_forbids(void)
+{
+    if (t_capture_mode == 2)
+        return false;
+    driver_lock();
+    g_is_forbidden = false;
+    context_visit_streams(NULL, break_global_capture);
+    bool is_forbidden = g_is_forbidden;
+    driver_unlock();
+    return is_forbidden;
+}
+
 CUDA_EXPORT cuThreadExchangeStreamCaptureMode(int *mode)
 {
     ENTER(cuThreadExchangeStreamCaptureMode);

@@ -127,6 +127,7 @@ CUDA_EXPORT cuEventQuery(CUevent event)
 {
     ENTER(cuEventQuery);
     REQUIRE(object_is(event, KIND_EVENT), CUDA_ERROR_INVALID_HANDLE);
+    REQUIRE(!capture_forbids(), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     state_lock(&g_driver.machine);
     bool has_passed = is_passed(event);
     state_unlock(&g_driver.machine);
@@ -159,7 +160,7 @@ static CUresult elapsed(float *ret_ms, CUevent start, CUevent end)
     bool have_both = is_passed(start) && is_passed(end);
     int64_t between_ns = end->end_ns - start->end_ns;
     const struct sim_time_model *model = &g_driver.machine.state->time;
-    between_ns += between_ns > 0 ? model->event_error_ns : 0;
+    between_ns += between_ns > 0 || (between_ns == 0 && start != end) ? model->event_error_ns : 0;
     state_unlock(&g_driver.machine);
     REQUIRE(have_both, CUDA_ERROR_NOT_READY);
     *ret_ms = (float)((double)between_ns / 1e6);

@@ -40,6 +40,10 @@ struct capture {
     bool is_broken;
 };
 
+/* Whether this thread may not make an unsafe call now, because some thread captures in global mode; that capture is then invalid. As the real
+ * driver does it, and why helper threads of libraries change their capture mode. Of the unsafe calls the simulator asks for cuEventQuery. */
+bool capture_forbids(void);
+
 /* Each records a node and sets *ret_is_captured if the stream captures; else does nothing. */
 CUresult graph_capture_kernel(CUstream stream, const struct launch *launch, bool *ret_is_captured);
 CUresult graph_capture_marker(CUstream stream, int node_type, bool *ret_is_captured);
