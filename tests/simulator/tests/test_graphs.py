@@ -92,6 +92,20 @@ def test_the_default_stream_cannot_capture_and_nobody_ends_what_did_not_begin(ma
         assert process.cuda("cuStreamEndCapture", stream, out("u64"))[0] == 401
 
 
+def test_an_unsafe_call_breaks_a_capture_unless_the_thread_is_relaxed(machine: Machine) -> None:
+    with machine.process().start() as process:
+        stream = process.must("cuStreamCreate", out("u64"), 1)
+        process.must("cuStreamBeginCapture_v2", stream, 0)
+        assert process.cuda("cuMemAlloc_v2", out("u64"), MIB)[0] == 900
+        assert process.must("cuStreamIsCapturing", stream, out("i32")) == 2
+        assert process.cuda("cuStreamEndCapture", stream, out("u64"))[0] == 901
+        process.must("cuMemAlloc_v2", out("u64"), MIB)
+        assert process.must("cuThreadExchangeStreamCaptureMode", ["inout", "02000000"]) == "00000000"
+        process.must("cuStreamBeginCapture_v2", stream, 0)
+        process.must("cuMemAlloc_v2", out("u64"), MIB)
+        process.must("cuStreamEndCapture", stream, out("u64"))
+
+
 def test_memory_of_an_allocation_node_comes_with_the_launch(machine: Machine) -> None:
     with machine.process().start() as process:
         graph = process.must("cuGraphCreate", out("u64"), 0)

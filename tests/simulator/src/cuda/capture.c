@@ -186,6 +186,7 @@ static CUresult begin(CUstream handle, CUgraph graph, int mode)
     driver_lock();
     capture->id = g_next_capture_id++;
     stream->capture = capture;
+    capture_mode_opened(capture);
     driver_unlock();
     return CUDA_SUCCESS;
 }
@@ -259,6 +260,7 @@ static CUresult end(CUstream handle, CUgraph *ret_graph)
     REQUIRE(stream->capture->origin == stream, CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
     driver_lock();
     struct capture *capture = stream->capture;
+    capture_mode_closed(capture);
     g_ending = capture;
     context_visit_streams(NULL, leave_if_ending);
     *ret_graph = capture->is_broken ? NULL : capture->graph;
@@ -416,36 +418,4 @@ CUDA_EXPORT cuStreamUpdateCaptureDependencies_v2_ptsz(CUstream stream, CUgraphNo
     ENTER(cuStreamUpdateCaptureDependencies_v2_ptsz);
     (void)edges;
     return update_tail(stream_of_thread(stream), nodes, count, flags);
-}
-
-static __thread int t_capture_mode;
-
-static bool g_is_forbidden;
-
-static void break_global_capture(CUstream stream)
-{
-    if (stream->capture && stream->capture->mode == 0)
-        g_is_forbidden = stream->capture->is_broken = true;
-}
-
-bool capture_forbids(void)
-{
-    if (t_capture_mode == 2)
-        return false;
-    driver_lock();
-    g_is_forbidden = false;
-    context_visit_streams(NULL, break_global_capture);
-    bool is_forbidden = g_is_forbidden;
-    driver_unlock();
-    return is_forbidden;
-}
-
-CUDA_EXPORT cuThreadExchangeStreamCaptureMode(int *mode)
-{
-    ENTER(cuThreadExchangeStreamCaptureMode);
-    REQUIRE(mode && *mode >= 0 && *mode <= 2, CUDA_ERROR_INVALID_VALUE);
-    int before = t_capture_mode;
-    t_capture_mode = *mode;
-    *mode = before;
-    return CUDA_SUCCESS;
 }

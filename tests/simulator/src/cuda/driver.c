@@ -66,8 +66,9 @@ CUresult driver_check_entry(const char *symbol, bool needs_ready)
     bool is_ready = atomic_load_explicit(&g_driver.is_ready, memory_order_acquire);
     if (!is_ready)
         return needs_ready ? CUDA_ERROR_NOT_INITIALIZED : CUDA_SUCCESS;
-    if (!atomic_load(&g_driver.machine.state->injections_armed))
-        return CUDA_SUCCESS;
+    CUresult forbidden = atomic_load(&g_driver.captures_open) ? capture_mode_check(symbol) : CUDA_SUCCESS;
+    if (forbidden != CUDA_SUCCESS || !atomic_load(&g_driver.machine.state->injections_armed))
+        return forbidden;
     state_lock(&g_driver.machine);
     int32_t injected = state_injected_error(&g_driver.machine, symbol);
     state_unlock(&g_driver.machine);

@@ -23,8 +23,12 @@ struct driver {
     struct sim_machine machine;
     _Atomic uint32_t is_ready;   /* cuInit succeeded in this process */
     _Atomic uint32_t is_inherited; /* forked from a process that used CUDA */
+    _Atomic uint32_t captures_open; /* that forbid calls */
 };
 extern struct driver g_driver;
+
+/* May this thread make the call while captures are open? capture_mode.c */
+CUresult capture_mode_check(const char *symbol);
 
 /* Slow half of ENTER. */
 CUresult driver_check_entry(const char *symbol, bool needs_ready);
@@ -32,7 +36,8 @@ CUresult driver_check_entry(const char *symbol, bool needs_ready);
 static inline CUresult driver_enter(const char *symbol)
 {
     if (__builtin_expect(atomic_load_explicit(&g_driver.is_ready, memory_order_acquire) &&
-                             !atomic_load_explicit(&g_driver.machine.state->injections_armed, memory_order_relaxed),
+                             !atomic_load_explicit(&g_driver.machine.state->injections_armed, memory_order_relaxed) &&
+                             !atomic_load_explicit(&g_driver.captures_open, memory_order_relaxed),
                          1))
         return CUDA_SUCCESS;
     return driver_check_entry(symbol, true);

@@ -127,7 +127,6 @@ CUDA_EXPORT cuEventQuery(CUevent event)
 {
     ENTER(cuEventQuery);
     REQUIRE(object_is(event, KIND_EVENT), CUDA_ERROR_INVALID_HANDLE);
-    REQUIRE(!capture_forbids(), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     state_lock(&g_driver.machine);
     bool has_passed = is_passed(event);
     state_unlock(&g_driver.machine);

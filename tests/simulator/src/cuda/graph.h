@@ -37,12 +37,13 @@ struct capture {
     uint64_t id;
     CUstream origin;
     int mode;
+    const void *thread; /* that began it */
     bool is_broken;
 };
 
-/* Whether this thread may not make an unsafe call now, because some thread captures in global mode; that capture is then invalid. As the real
- * driver does it, and why helper threads of libraries change their capture mode. Of the unsafe calls the simulator asks for cuEventQuery. */
-bool capture_forbids(void);
+/* capture_mode.c; under driver_lock(). */
+void capture_mode_opened(struct capture *capture);
+void capture_mode_closed(struct capture *capture);
 
 /* Each records a node and sets *ret_is_captured if the stream captures; else does nothing. */
 CUresult graph_capture_kernel(CUstream stream, const struct launch *launch, bool *ret_is_captured);
