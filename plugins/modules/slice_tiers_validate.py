@@ -25,7 +25,7 @@ options:
         type: str
         default: a800-80gb
       tiers:
-        description: Tier names, each with memory_mib, reserved_cores and limit_cores; or a list of such with a name.
+        description: Tier names, each with memory_mib, reserved_cores, limit_cores, mode and priority; or a list of such with a name.
         type: raw
         required: true
       slices_per_card:

@@ -85,13 +85,13 @@ tier_names = st.from_regex(r"[a-z0-9]([-a-z0-9_.]{0,8}[a-z0-9])?", fullmatch=Tru
 
 
 @st.composite
-def tier_bodies(draw: st.DrawFn) -> dict[str, int]:
+def tier_bodies(draw: st.DrawFn) -> dict[str, Any]:
     reserved = draw(st.sampled_from([0, 5, 10, 20, 25, 30, 50, 60, 80, 100]))
-    return {
-        "memory_mib": draw(st.integers(8, 320)) * 256,
-        "reserved_cores": reserved,
-        "limit_cores": draw(st.integers(max(reserved, 1), 100)),
-    }
+    limit = draw(st.integers(max(reserved, 1), 100))
+    body: dict[str, Any] = {"memory_mib": draw(st.integers(8, 320)) * 256, "reserved_cores": reserved, "limit_cores": limit}
+    modes = st.sampled_from(["hard", "off"] if limit == 100 else ["hard", "elastic", "off", "priority"])
+    more = draw(st.fixed_dictionaries({}, optional={"mode": modes, "priority": st.integers(0, 99)}))
+    return {**body, **more}
 
 
 @st.composite

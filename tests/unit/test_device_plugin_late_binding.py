@@ -13,6 +13,7 @@ import pytest
 from tenfold_device_plugin import binding
 from tenfold_device_plugin._domain import region, wire
 from tenfold_device_plugin.errors import Refused
+from tenfold_device_plugin.main import NEIGHBOURS_SECONDS
 from tenfold_device_plugin.podresources import Holder
 from tests.unit.device_plugin_bench import (
     CARD_A,
@@ -644,6 +645,69 @@ class TestThePage:
             assert (page.policy, page.view) == ("open", ("clocks", "compute_mode"))
         finally:
             bench.close()
+
+
+class TestNeighbours:
+    """Mode and priority come from the tier; who else is there and works, from the plugin's round."""
+
+    @pytest.fixture
+    def shared(self, bench: Bench) -> Bench:
+        tiers = CATALOGUE.as_dict()["tiers"]
+        tiers["small"].update(mode="priority", priority=5)
+        tiers["medium"].update(mode="elastic")
+        catalogue = CATALOGUE.from_vars({**CATALOGUE.as_dict(), "tiers": tiers})
+        bench.cluster.config_maps[("tenfold-system", f"tenfold-tiers-{catalogue.hash8}")] = {"catalogue.json": catalogue.as_json()}
+        bench.cluster.set_node_annotation(wire.TIERS_REVISION_ANNOTATION, catalogue.hash8)
+        bench.start()
+        return bench
+
+    def quota(self, bench: Bench, created: Created) -> region.GpuQuota:
+        [quota] = region.read_config(bench.settings.slots_dir / created.slot).gpus
+        return quota
+
+    def test_a_page_begins_with_the_tiers_mode_and_priority_and_the_number_of_others(self, shared: Bench) -> None:
+        first = shared.run(pod("first", "small"))
+        second = shared.run(pod("second", "medium"))
+        assert (first.gpus[0].mode, first.gpus[0].priority, first.gpus[0].neighbours) == ("priority", 5, 0)
+        assert (second.gpus[0].mode, second.gpus[0].priority, second.gpus[0].neighbours) == ("elastic", 0, 1)
+
+    def test_rounds_tell_each_who_is_there_and_works(self, shared: Bench) -> None:
+        low, high = pod("low", "small"), pod("high", "medium")
+        low_slot, high_slot = shared.run(low), shared.run(high)
+        for gpu_time_us in (0, 400_000):
+            shared.clock.advance(NEIGHBOURS_SECONDS)
+            shared.spend(high_slot.slot, 0, gpu_time_us)
+            shared.plugin.round()
+        assert (self.quota(shared, low_slot).neighbours, self.quota(shared, low_slot).pressure) == (1, "higher")
+        assert self.quota(shared, high_slot).pressure == "none"
+        shared.plugin.round()
+        assert region.read_generation(shared.settings.slots_dir / low_slot.slot) == 3
+        shared.end(high)
+        shared.settle()
+        shared.clock.advance(NEIGHBOURS_SECONDS)
+        shared.plugin.round()
+        assert (self.quota(shared, low_slot).neighbours, self.quota(shared, low_slot).pressure) == (0, "none")
+
+    def test_a_changed_quota_keeps_what_the_page_tells(self, shared: Bench) -> None:
+        low, high = pod("low", "small"), pod("high", "medium")
+        low_slot, high_slot = shared.run(low), shared.run(high)
+        for gpu_time_us in (0, 400_000):
+            shared.clock.advance(NEIGHBOURS_SECONDS)
+            shared.spend(high_slot.slot, 0, gpu_time_us)
+            shared.plugin.round()
+        before = self.quota(shared, low_slot)
+        region.change_config(
+            shared.settings.slots_dir / low_slot.slot,
+            lambda page: dataclasses.replace(page, gpus=[dataclasses.replace(page.gpus[0], memory_limit_bytes=MIB)]),
+            library=shared.settings.hook_root / "current" / "libtenfold_page.so",
+        )
+        shared.plugin.binder.rewrite_pages(low["metadata"]["uid"])
+        assert self.quota(shared, low_slot) == before
+
+    def test_a_restarted_container_is_not_its_own_neighbour(self, shared: Bench) -> None:
+        found = pod("one", "small")
+        shared.run(found)
+        assert shared.kubelet.start(found).gpus[0].neighbours == 0
 
 
 class TestALiveQuota:

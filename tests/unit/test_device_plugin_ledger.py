@@ -18,7 +18,13 @@ from tenfold_device_plugin.state import Booking, ContainerShare, Share, Slot
 texts = st.text(max_size=20)
 names = st.text("0123456789abcdef", min_size=32, max_size=32)
 shares = st.builds(
-    Share, uuid=texts, memory_mib=st.integers(0, 2**31), cores_percent=st.integers(0, 100), limit_cores_percent=st.integers(0, 100)
+    Share,
+    uuid=texts,
+    memory_mib=st.integers(0, 2**31),
+    cores_percent=st.integers(0, 100),
+    limit_cores_percent=st.integers(0, 100),
+    mode=st.sampled_from(["hard", "elastic"]),
+    priority=st.integers(0, 2),
 )
 containers = st.builds(ContainerShare, name=texts, shares=st.lists(shares, max_size=2).map(tuple))
 bookings = st.builds(
@@ -113,6 +119,16 @@ class TestDamage:
 
 
 class TestShape:
+    def test_mode_and_priority_are_written_only_where_they_are_used(self, tmp_path: Path) -> None:
+        """A plugin of an older version refuses a ledger with keys that it does not know, and a node may go back to it."""
+        ledger = Ledger.load(tmp_path)
+        shares = (Share("GPU-a", 1, 2, 3), Share("GPU-b", 1, 2, 3, "priority", 4))
+        ledger.put_booking(Booking("u", "ns", "p", "", "", "limits", (ContainerShare("c", shares),)))
+        [booking] = json.loads((tmp_path / "ledger.json").read_text(encoding="utf-8"))["bookings"]
+        plain, other = booking["containers"][0]["shares"]
+        assert set(plain) == {"uuid", "memory_mib", "cores_percent", "limit_cores_percent"}
+        assert (other["mode"], other["priority"]) == ("priority", 4)
+
     def test_the_format_is_one_that_later_versions_can_read(self, tmp_path: Path) -> None:
         ledger = Ledger.load(tmp_path)
         ledger.put_booking(

@@ -58,9 +58,15 @@ class TestTheCanonicalForm:
                 default_variables(custom_allowed=True),
                 with_tier("small", memory_mib=8448),
                 with_tier("small", limit_cores=11),
+                with_tier("small", mode="elastic"),
+                with_tier("small", priority=1),
             )
         }
-        assert len(hashes) == 5
+        assert len(hashes) == 7
+
+    def test_defaults_that_are_written_out_are_the_same_catalogue(self) -> None:
+        """A fleet that does not use them is not sliced anew by an upgrade."""
+        assert Catalogue.from_vars(with_tier("small", mode="hard", priority="0")).hash8 == Catalogue.from_vars(default_variables()).hash8
 
     def test_the_hash_is_the_start_of_the_texts_sha256(self) -> None:
         import hashlib
@@ -89,6 +95,14 @@ class TestMistakes:
             (with_tier("small", memory_mib=8192.5), "slice_tiers.small.memory_mib", "is 8192.5"),
             (with_tier("small", reserved_cores=101), "slice_tiers.small.reserved_cores", "is 101, expected 0 to 100 percent"),
             (with_tier("small", cores=10), "slice_tiers.small.cores", "is not known"),
+            (with_tier("small", mode="soft"), "slice_tiers.small.mode", "is 'soft', expected one of: hard, elastic, off, priority"),
+            (
+                with_tier("xlarge", mode="elastic"),
+                "slice_tiers.xlarge.mode",
+                "is 'elastic', which lifts a limit at times, but limit_cores is 100",
+            ),
+            (with_tier("small", priority=-1), "slice_tiers.small.priority", "is -1, expected 0 to 99 levels (0: the highest)"),
+            (with_tier("small", priority="first"), "slice_tiers.small.priority", "is 'first', expected a whole number of levels"),
             (default_variables(tiers={"small": {"memory_mib": 8192}}), "slice_tiers.small.reserved_cores", "is missing"),
             (default_variables(tiers={"small": 8192}), "slice_tiers.small", "is a int (8192), expected a mapping"),
             (with_tier("", memory_mib=256, reserved_cores=1), "slice_tiers.", "has the name '', expected a label value"),
@@ -150,6 +164,7 @@ class TestMistakes:
             default_variables(tiers=value),
             default_variables(required_mixes=value),
             with_tier("small", memory_mib=value),
+            with_tier("small", mode=value, priority=value),
         ):
             try:
                 Catalogue.from_vars(variables)
@@ -189,6 +204,26 @@ class TestQuotas:
         }
         catalogue = Catalogue.from_vars(default_variables(tiers=twins, required_mixes=[]))
         assert [catalogue.quota_for(label, 8192, 10) for label in ("burst", "calm", None)] == [50, 10, 10]
+
+    def test_a_tiers_mode_and_priority_come_with_it(self) -> None:
+        catalogue = Catalogue.from_vars(with_tier("small", mode="priority", priority=2))
+        assert [(tier.mode, tier.priority) for tier in (catalogue.tier_for(None, 8192, 10), catalogue.tier_for(None, 16384, 30))] == [
+            ("priority", 2),
+            ("hard", 0),
+        ]
+
+    def test_a_bare_off_in_yaml_is_the_mode_off(self) -> None:
+        assert Catalogue.from_vars(with_tier("small", mode=False)).tier("small").mode == "off"
+
+    def test_without_a_label_nobody_gets_the_higher_priority_of_two_tiers(self) -> None:
+        body = {"memory_mib": 8192, "reserved_cores": 10, "mode": "priority"}
+        twins = {"first": {**body, "priority": 0}, "second": {**body, "priority": 5}}
+        catalogue = Catalogue.from_vars(default_variables(tiers=twins, required_mixes=[]))
+        assert [catalogue.tier_for(label, 8192, 10).name for label in ("first", "second", None)] == ["first", "second", "second"]
+
+    def test_custom_numbers_are_a_tier_without_a_name(self) -> None:
+        tier = Catalogue.from_vars(default_variables(custom_allowed=True)).tier_for(None, 512, 20)
+        assert (tier.name, tier.limit_cores_percent, tier.mode, tier.priority) == ("", 20, "hard", 0)
 
     @given(catalogues())
     def test_every_tier_gets_at_least_its_reserve(self, catalogue: Catalogue) -> None:

@@ -16,6 +16,7 @@ from . import article
 from . import cards as card_models
 from .cards import CardModel
 from .errors import CardError, TierError
+from .region import MODES
 
 if TYPE_CHECKING:
     from .verdict import Verdict
@@ -28,6 +29,7 @@ SLICES_MAXIMUM = 128  # our choice: a slice of less than 1 percent of a card is 
 MEMORY_MAXIMUM_MIB = 2**31 - 1  # the scheduler's int32
 _DEFAULT_GRANULARITY_MIB = 256
 _DEFAULT_SLICES = 10
+DEFAULT_MODE = "hard"
 _CATALOGUE_KEYS = (
     "card",
     "custom_allowed",
@@ -37,7 +39,8 @@ _CATALOGUE_KEYS = (
     "slices_per_card",
     "tiers",
 )
-_TIER_KEYS = ("memory_mib", "reserved_cores", "limit_cores")
+_TIER_KEYS = ("memory_mib", "reserved_cores", "limit_cores", "mode", "priority")
+PRIORITY_MAXIMUM = 99  # our choice: more levels than anybody can tell apart
 
 
 @dataclass(frozen=True)
@@ -68,16 +71,29 @@ class Tier:
     """A named slice. Units: memory_mib of one card; percent of one card's compute.
 
     ``reserved_cores_percent`` is booked with the scheduler (100 books the card alone), ``limit_cores_percent`` is what the slice may
-    use; it is at least the reserve.
+    use; it is at least the reserve. ``mode`` says when the limit holds (``region.MODES``; docs/enforcement.md), ``priority`` who yields to
+    whom in the modes that look at neighbours: 0 is the highest.
     """
 
     name: str
     memory_mib: int
     reserved_cores_percent: int
     limit_cores_percent: int
+    mode: str = DEFAULT_MODE
+    priority: int = 0
 
-    def as_dict(self) -> dict[str, int]:
-        return {"memory_mib": self.memory_mib, "reserved_cores": self.reserved_cores_percent, "limit_cores": self.limit_cores_percent}
+    def as_dict(self) -> dict[str, Any]:
+        """Mode and priority only where they are not the default: a catalogue that does not use them keeps its hash."""
+        value: dict[str, Any] = {
+            "memory_mib": self.memory_mib,
+            "reserved_cores": self.reserved_cores_percent,
+            "limit_cores": self.limit_cores_percent,
+        }
+        if self.mode != DEFAULT_MODE:
+            value["mode"] = self.mode
+        if self.priority:
+            value["priority"] = self.priority
+        return value
 
     def limits(self) -> dict[str, str]:
         """The resource limits of a container in this tier, as the API takes them."""
@@ -110,8 +126,9 @@ class Catalogue:
         """From an inventory's variables: card, memory_granularity_mib, slices_per_card, memory_overcommit_ratio, custom_allowed,
         tiers, required_mixes, and the article's keys.
 
-        ``tiers`` maps a name to memory_mib, reserved_cores and limit_cores, or is a list of such mappings with a ``name``. An absent
-        limit_cores is the reserve. Errors: TierError with every problem and its key path.
+        ``tiers`` maps a name to memory_mib, reserved_cores, limit_cores, mode and priority, or is a list of such mappings with a ``name``.
+        An absent limit_cores is the reserve, an absent mode "hard", an absent priority 0. Errors: TierError with every problem and its
+        key path.
         """
         if not isinstance(variables, Mapping):
             raise_problems([Problem("slice_tiers", f"is {_kind(variables)}, expected a mapping")])
@@ -168,20 +185,24 @@ class Catalogue:
         return int(card_memory_mib * self.memory_overcommit_ratio) // self.memory_granularity_mib * self.memory_granularity_mib
 
     def quota_for(self, tier_label: str | None, memory_mib: int, cores_percent: int) -> int:
-        """The core limit in percent (0 or 100 = unlimited) for a slice with these requests.
+        """The core limit in percent (0 or 100 = unlimited) for a slice with these requests. Errors: as ``tier_for``."""
+        return self.tier_for(tier_label, memory_mib, cores_percent).limit_cores_percent
+
+    def tier_for(self, tier_label: str | None, memory_mib: int, cores_percent: int) -> Tier:
+        """The tier that a slice with these requests is in.
 
         A label counts only if its tier's numbers are the request's. Without one, the tier with these numbers decides (of several the
-        one with the lowest limit). Numbers of no tier pass where custom slices are allowed, limited to what they reserve.
-        Errors: TierError when they are not.
+        one with the lowest limit, then the lowest priority). Numbers of no tier pass where custom slices are allowed, as a tier without a
+        name that is limited to what it reserves. Errors: TierError when they are not.
         """
         matching = [tier for tier in self.tiers if (tier.memory_mib, tier.reserved_cores_percent) == (memory_mib, cores_percent)]
         for tier in matching:
             if tier.name == tier_label:
-                return tier.limit_cores_percent
+                return tier
         if matching:
-            return min(tier.limit_cores_percent for tier in matching)
+            return min(matching, key=lambda tier: (tier.limit_cores_percent, -tier.priority, tier.mode != DEFAULT_MODE))
         if self.custom_allowed:
-            return cores_percent
+            return Tier("", memory_mib, cores_percent, cores_percent)
         offered = ", ".join(f"{tier.name} {tier.memory_mib}/{tier.reserved_cores_percent}" for tier in self.tiers)
         raise TierError(
             f"{memory_mib} MiB with {cores_percent} percent of the cores fits no tier, expected one of: {offered}; "
@@ -335,6 +356,8 @@ class _Reader:
         memory = self._number(body, "memory_mib", 1, MEMORY_MAXIMUM_MIB, "MiB", 0, prefix)
         reserved = self._number(body, "reserved_cores", 0, 100, "percent", 0, prefix)
         limit = self._number(body, "limit_cores", 1, 100, "percent", max(reserved, 1), prefix)
+        mode = self._mode(body.get("mode", DEFAULT_MODE), limit, prefix)
+        priority = self._number(body, "priority", 0, PRIORITY_MAXIMUM, "levels (0: the highest)", 0, prefix)
         if len(self.problems) > before:
             return None
         if limit < reserved:
@@ -350,7 +373,18 @@ class _Reader:
                 f"is {memory}, not a multiple of slice_tiers_memory_granularity_mib {granularity_mib} "
                 f"({memory} = {memory // granularity_mib} x {granularity_mib} + {memory % granularity_mib}); the nearest are {near}",
             )
-        return Tier(name, memory, reserved, limit)
+        return Tier(name, memory, reserved, limit, mode, priority)
+
+    def _mode(self, value: Any, limit: int, prefix: str) -> str:
+        if value is False:
+            value = "off"  # YAML 1.1 reads the bare word so
+        if value not in MODES:
+            self._add(f"{prefix}mode", f"is {value!r}, expected one of: {', '.join(MODES)}")
+        elif value in ("elastic", "priority") and limit == 100:
+            self._add(f"{prefix}mode", f"is {value!r}, which lifts a limit at times, but limit_cores is 100, no limit; expected 1 to 99")
+        else:
+            return str(value)
+        return DEFAULT_MODE
 
     def _mixes(self, value: Any, names: set[str]) -> tuple[dict[str, int], ...]:
         if value is None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+from collections import Counter
 from collections.abc import Sequence
 
 from . import cdi, log
@@ -152,7 +153,7 @@ class Binder(Bookings):
             if claimed != slots:
                 self.ledger.put_slots(claimed)
             for slot in claimed:
-                mounts = self.parts.pages.start(slot.name, share.shares)
+                mounts = self.parts.pages.start(slot.name, share.shares, self._neighbours(slot))
                 try:
                     spec = cdi.slot_spec(nvidia, slot.name, [card.uuid for card in share.shares], mounts)
                     self.parts.cdi_folder.write(slot.name, spec)
@@ -168,6 +169,16 @@ class Binder(Bookings):
                 container=holder.container,
                 slot=slot.name,
             )
+
+    def _neighbours(self, slot: Slot) -> Counter[str]:
+        """How many slots of other containers are on each card, by UUID."""
+        mine = (slot.owner_uid, slot.owner_container)
+        return Counter(
+            share.uuid
+            for other, _booking, container in self.owned_slots()
+            if (other.owner_uid, other.owner_container) != mine
+            for share in container.shares
+        )
 
     def _nvidia(self) -> JsonObject:
         try:

@@ -26,7 +26,7 @@ from .podresources import PodResources
 from .reports import Reporter
 from .scan import Inventory
 from .settings import Settings
-from .state import Booking, ContainerShare, JsonObject, Terms, effective_request, is_leaving, is_terminal
+from .state import Booking, ContainerShare, JsonObject, Slot, Terms, effective_request, is_leaving, is_terminal
 
 __all__ = ["Bookings", "Parts", "booking_order", "words_of"]
 
@@ -207,6 +207,20 @@ class Bookings:
         """Bookings of pods that exist: those of departed ones are about to fall free, and the scheduler counts them as free already."""
         with self.changed:
             return [booking for uid, booking in self.ledger.bookings.items() if uid not in self._departed]
+
+    def owned_slots(self) -> list[tuple[Slot, Booking, ContainerShare]]:
+        """The newest slot of each container that is booked (an init container's older one stands for nobody)."""
+        with self.changed:
+            newest: dict[tuple[str, str], Slot] = {
+                (slot.owner_uid, slot.owner_container): slot for slot in self.ledger.slots.values() if slot.owner_uid
+            }
+            found = []
+            for slot in newest.values():
+                booking = self.ledger.bookings.get(slot.owner_uid)
+                container = booking.container(slot.owner_container) if booking else None
+                if booking and container:
+                    found.append((slot, booking, container))
+            return found
 
     def _leaving(self) -> set[str]:
         return {uid for uid, pod in self.pods.items() if is_leaving(pod)} | set(self._departed)

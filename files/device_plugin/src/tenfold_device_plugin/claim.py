@@ -205,15 +205,7 @@ def _booking(
     containers = tuple(
         ContainerShare(
             container.name,
-            tuple(
-                Share(
-                    assignment.uuid,
-                    assignment.memory_mib,
-                    assignment.cores_percent,
-                    _limit(node.terms, label, assignment.memory_mib, assignment.cores_percent),
-                )
-                for assignment in segment
-            ),
+            tuple(_share(node.terms, label, assignment) for assignment in segment),
         )
         for container, segment in zip(requests, segments)
     )
@@ -224,27 +216,31 @@ def _booking(
 def _tier_name(terms: Terms, label: str, containers: Sequence[ContainerShare]) -> str:
     """The tier whose numbers and limit the pod's first share has, the labelled one if it is among them; empty for custom numbers.
 
-    A label that does not agree with the numbers says nothing, here as in ``quota_for``.
+    A label that does not agree with the numbers says nothing, here as in ``tier_for``.
     """
     shares = [share for container in containers for share in container.shares]
     if not shares or terms.catalogue is None:
         return ""
-    first = (shares[0].memory_mib, shares[0].cores_percent, shares[0].limit_cores_percent)
     names = [
-        tier.name for tier in terms.catalogue.tiers if (tier.memory_mib, tier.reserved_cores_percent, tier.limit_cores_percent) == first
+        tier.name
+        for tier in terms.catalogue.tiers
+        if shares[0]
+        == Share(shares[0].uuid, tier.memory_mib, tier.reserved_cores_percent, tier.limit_cores_percent, tier.mode, tier.priority)
     ]
     return label if label in names else next(iter(names), "")
 
 
-def _limit(terms: Terms, tier: str, memory_mib: int, cores_percent: int) -> int:
+def _share(terms: Terms, label: str, assignment: wire.Assignment) -> Share:
+    """Errors: Refused when no catalogue is known or it does not allow these numbers."""
     if terms.catalogue is None:
         raise Refused(
             "no_catalogue", f"this node obeys no tier catalogue yet: annotation {wire.TIERS_REVISION_ANNOTATION} is missing or unread"
         )
     try:
-        return terms.catalogue.quota_for(tier or None, memory_mib, cores_percent)
+        tier = terms.catalogue.tier_for(label or None, assignment.memory_mib, assignment.cores_percent)
     except TierError as error:
         raise Refused("tier", f"catalogue {terms.revision}: {error}") from error
+    return Share(assignment.uuid, assignment.memory_mib, assignment.cores_percent, tier.limit_cores_percent, tier.mode, tier.priority)
 
 
 def _uid(pod: JsonObject) -> str:

@@ -14,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ._domain.tiers import DEFAULT_MODE
 from .errors import LedgerError
 from .state import Booking, ContainerShare, Share, Slot
 
@@ -104,7 +105,7 @@ class Ledger:
         refusals = self.refusals if refusals is None else refusals
         document = {
             "format": FORMAT,
-            "bookings": [asdict(booking) for booking in bookings.values()],
+            "bookings": [_booking_row(booking) for booking in bookings.values()],
             "slots": [asdict(slot) for slot in slots.values()],
             "refusals": {uid: list(refusal) for uid, refusal in refusals.items()},
         }
@@ -141,6 +142,19 @@ class Ledger:
         slots = {row["name"]: _slot(row) for row in document["slots"]}
         refusals = {uid: (str(reason), str(message)) for uid, (reason, message) in document["refusals"].items()}
         self.bookings, self.slots, self.refusals = bookings, slots, refusals
+
+
+# Written only where a tier uses them: a plugin of an older version refuses a ledger with keys that it does not know.
+_OPTIONAL = {"mode": DEFAULT_MODE, "priority": 0}
+
+
+def _booking_row(booking: Booking) -> dict[str, Any]:
+    row = asdict(booking)
+    for container in row["containers"]:
+        container["shares"] = [
+            {key: value for key, value in share.items() if value != _OPTIONAL.get(key, NotImplemented)} for share in container["shares"]
+        ]
+    return row
 
 
 def _booking(row: Mapping[str, Any]) -> Booking:

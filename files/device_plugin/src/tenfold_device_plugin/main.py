@@ -32,6 +32,7 @@ from .collect import Collector
 from .errors import ClusterUnavailable, Conflict, LedgerError, SettingsError
 from .ledger import Ledger
 from .metrics import MetricsServer, SliceCollector
+from .neighbourhood import Neighbourhood
 from .pages import Pages
 from .podresources import KubeletPodResources, PodResources
 from .reports import Reporter
@@ -43,6 +44,7 @@ from .state import capacity, device_ids, register_records
 __all__ = ["Plugin", "main"]
 
 ROUND_SECONDS = 0.5  # also how soon a restarted kubelet is noticed
+NEIGHBOURS_SECONDS = 1.0  # between two looks at who works: a page is written at most as often
 API_PAUSE_SECONDS = 2.0
 STALE_SECONDS = 60.0  # a round takes a few seconds at most; a main thread that needs longer hangs
 DRAIN_STEP_SECONDS = 0.2
@@ -84,6 +86,7 @@ class Plugin:
         self.service = Service(self.binder, clock, self._wake.set)
         self.endpoint = Endpoint(settings.device_plugins_dir, self.service, clock)
         self.metrics = SliceCollector(self.binder, source)
+        self.neighbourhood = Neighbourhood(self.binder.parts.pages, clock, source.use)
         self._stop = threading.Event()
         self._left = threading.Event()
         self._watches: list[threading.Thread] = []
@@ -134,6 +137,8 @@ class Plugin:
             self._step("scan", self._scan)
         self._say_once("hook", self.binder.parts.pages.problem())
         self._step("departed", self.binder.settle_departed)
+        if self._is_due("neighbours", NEIGHBOURS_SECONDS):
+            self._step("neighbours", lambda: self.neighbourhood.tell(slot.name for slot, _booking, _container in self.binder.owned_slots()))
         self._step("kubelet", self._register)  # before the API server, which may take its time to be away
         for name, action in (("tiers", self._read_tiers), ("annotations", self._repair_annotations), ("node", self._advertise)):
             self._api_step(name, action)

@@ -58,12 +58,12 @@ class SliceCollector:
         unhooked = 0
         seen: dict[tuple[str, str], tuple[int, float]] = {}
         now = self._binder.parts.clock.monotonic()
-        for slot, booking, shares in self._owned_slots():
+        for slot, booking, container in self._binder.owned_slots():
             state = self._state(slot)
             if state is None or not state.processes:
                 unhooked += 1
             states = {gpu.uuid: gpu for gpu in state.gpus} if state else {}
-            for share in shares:
+            for share in container.shares:
                 labels = self._labels(slot, booking, share)
                 limit.add_metric(labels, share.memory_mib * MIB)
                 cores.add_metric(labels, share.limit_cores_percent or 100)
@@ -78,21 +78,6 @@ class SliceCollector:
         self._before = seen
         yield from (used, limit, busy, cores, refused)
         yield _gauge("tenfold_containers_without_hook", "Containers with a slot in which no process has registered.", unhooked)
-
-    def _owned_slots(self) -> list[tuple[Slot, Booking, tuple[Share, ...]]]:
-        """The newest slot of each container that is booked (an init container's older one stands for nobody)."""
-        binder = self._binder
-        with binder.changed:
-            newest: dict[tuple[str, str], Slot] = {
-                (slot.owner_uid, slot.owner_container): slot for slot in binder.ledger.slots.values() if slot.owner_uid
-            }
-            found = []
-            for slot in newest.values():
-                booking = binder.ledger.bookings.get(slot.owner_uid)
-                container = booking.container(slot.owner_container) if booking else None
-                if booking and container:
-                    found.append((slot, booking, container.shares))
-            return found
 
     def _state(self, slot: Slot) -> SlotState | None:
         try:

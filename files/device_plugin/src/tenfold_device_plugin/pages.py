@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ._domain import page_writer, region
@@ -38,15 +38,16 @@ class Pages:
     policy: str = "closed"
     view: tuple[str, ...] = ()
 
-    def start(self, slot: str, shares: Iterable[Share]) -> list[Mount]:
+    def start(self, slot: str, shares: Iterable[Share], neighbours: Mapping[str, int]) -> list[Mount]:
         """Make the slot ready for a container that is about to start: page, fresh state, and the mounts that it gets.
 
-        Errors: Refused when no hook is installed or a file can't be written.
+        ``neighbours`` counts the other slots on each card, by UUID. Errors: Refused when no hook is installed or a file can't be written.
         """
         hook = self.current_hook()
         folder = self.folder(slot)
         try:
-            region.create_slot(folder, quotas(shares), policy=self.policy, view=self.view, library=hook / page_writer.LIBRARY)
+            gpus = [replace(quota, neighbours=neighbours.get(quota.uuid, 0)) for quota in quotas(shares)]
+            region.create_slot(folder, gpus, policy=self.policy, view=self.view, library=hook / page_writer.LIBRARY)
         except RegionError as error:
             raise Refused("page", str(error)) from error
         mounts = [
@@ -60,10 +61,25 @@ class Pages:
         return mounts
 
     def rewrite(self, slot: str, shares: Iterable[Share]) -> None:
-        """Put new quotas in force in a running container. Errors: Refused when its page is missing or damaged, or no hook is installed."""
+        """Put new quotas in force in a running container; what its page tells of neighbours stays.
+
+        Errors: Refused when the page is missing or damaged, or no hook is installed.
+        """
+        new = quotas(shares)
+
+        def change(page: region.SlotConfig) -> region.SlotConfig:
+            old = {quota.uuid: quota for quota in page.gpus}
+            kept = [(quota, old.get(quota.uuid, quota)) for quota in new]
+            gpus = [replace(quota, neighbours=before.neighbours, pressure=before.pressure) for quota, before in kept]
+            return replace(page, gpus=gpus, policy=self.policy, view=self.view)
+
+        self.change(slot, change)
+
+    def change(self, slot: str, change: Callable[[region.SlotConfig], region.SlotConfig]) -> region.SlotConfig:
+        """Change a running container's page, unless that makes no difference. Errors: as ``rewrite``."""
         library = self.current_hook() / page_writer.LIBRARY
         try:
-            region.write_config(self.folder(slot), quotas(shares), policy=self.policy, view=self.view, library=library)
+            return region.change_config(self.folder(slot), change, library=library)
         except RegionError as error:
             raise Refused("page", str(error)) from error
 
@@ -130,6 +146,12 @@ class Pages:
 
 def quotas(shares: Iterable[Share]) -> list[region.GpuQuota]:
     return [
-        region.GpuQuota(uuid=share.uuid, memory_limit_bytes=share.memory_mib * MIB, core_limit_percent=share.limit_cores_percent)
+        region.GpuQuota(
+            uuid=share.uuid,
+            memory_limit_bytes=share.memory_mib * MIB,
+            core_limit_percent=share.limit_cores_percent,
+            mode=share.mode,
+            priority=share.priority,
+        )
         for share in shares
     ]

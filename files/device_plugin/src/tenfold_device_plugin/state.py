@@ -14,7 +14,7 @@ from typing import Any
 from ._domain import fit, wire
 from ._domain.errors import QuantityError
 from ._domain.quantities import parse_integer
-from ._domain.tiers import Catalogue
+from ._domain.tiers import DEFAULT_MODE, Catalogue
 
 __all__ = [
     "Booking",
@@ -77,12 +77,17 @@ class Terms:
 
 @dataclass(frozen=True)
 class Share:
-    """What one container has of one card. Units: memory_mib of the card, cores_percent booked, limit_cores_percent enforced (100: none)."""
+    """What one container has of one card. Units: memory_mib of the card, cores_percent booked, limit_cores_percent enforced (100: none).
+
+    ``mode`` and ``priority`` are the tier's (``_domain.tiers``).
+    """
 
     uuid: str
     memory_mib: int
     cores_percent: int
     limit_cores_percent: int
+    mode: str = DEFAULT_MODE
+    priority: int = 0
 
 
 @dataclass(frozen=True)
