@@ -15,7 +15,7 @@ import pytest
 
 from tenfold import region
 from tests.hook import scripts
-from tests.hook.workshop import MIB, Slot
+from tests.hook.workshop import MIB, Machine, Slot
 
 OOM = 2
 HOLD = "cuda.start(); assert cuda.alloc({mib} * MIB)[0] == 0; say(ready=1); sys.stdin.read()"
@@ -304,6 +304,20 @@ class TestStandAlone:
         process.stdout.readline()
         assert scripts.run(slot, "cuda.start(); say(over=cuda.alloc(20 * MIB)[0])", **variables) == {"over": OOM}  # type: ignore[arg-type]
         finish(process)
+
+    def test_one_ordinal_in_two_processes_may_be_two_cards(self, simulator: Path, hook: Path, tmp_path: Path) -> None:
+        machine = Machine.make(simulator, tmp_path, cards=2)
+        slot = Slot(tmp_path / "none", hook, machine, [])
+        variables = {"TENFOLD_SLOT_DIR": "", "CUDA_DEVICE_MEMORY_LIMIT": "32m", "CUDA_DEVICE_MEMORY_SHARED_CACHE": str(tmp_path / "cache")}
+        process = slot.start(scripts.program(HOLD.format(mib=20)), CUDA_VISIBLE_DEVICES="1", **variables)
+        assert process.stdout is not None
+        process.stdout.readline()
+        body = "cuda.start(); say(got=cuda.alloc(20 * MIB)[0], free=cuda.info()[0] // MIB)"
+        other = scripts.run(slot, body, CUDA_VISIBLE_DEVICES="0", **variables)  # type: ignore[arg-type]
+        same = scripts.run(slot, body, CUDA_VISIBLE_DEVICES="1", **variables)  # type: ignore[arg-type]
+        finish(process)
+        assert other == {"got": 0, "free": 12}
+        assert same == {"got": OOM, "free": 12}
 
     def test_where_a_page_exists_they_are_ignored(self, slot: Slot) -> None:
         seen = scripts.run(slot, "cuda.start(); say(total=cuda.info()[1] // MIB)", CUDA_DEVICE_MEMORY_LIMIT="1g", CUDA_DISABLE_CONTROL="1")

@@ -2,6 +2,8 @@
  *
  * Owns: their parsing, and a state of our own format in CUDA_DEVICE_MEMORY_SHARED_CACHE (shared by processes that name the same file) or in
  *       private memory. Never consulted where a configuration page exists: a tenant can set variables.
+ * Keys: limits are by this process's CUDA ordinal, as the variables are; the state is by UUID, for two processes may see different cards under
+ *       one ordinal. A card enters the state when a process first meets it.
  * Names: HAMi-core 8f3a89c, src/multiprocess/multiprocess_memory_limit.c (CUDA_DEVICE_MEMORY_LIMIT, CUDA_DEVICE_SM_LIMIT, _<i> per ordinal). */
 #include "standalone.h"
 
@@ -48,17 +50,22 @@ static const char *variable_of(const char *name, uint32_t ordinal)
     return value ? value : secure_getenv(name);
 }
 
-static bool take_quotas(struct tf_container *container)
+/* *ret_cores: percent, 0 for no limit. Is there any limit at all? */
+static bool limits_of(uint32_t ordinal, uint64_t *ret_memory_bytes, uint32_t *ret_cores)
+{
+    uint64_t cores = parse_bytes(variable_of(CORES_VARIABLE, ordinal));
+    *ret_memory_bytes = parse_bytes(variable_of(MEMORY_VARIABLE, ordinal));
+    *ret_cores = cores < 100 ? (uint32_t)cores : 0;
+    return *ret_memory_bytes || cores;
+}
+
+static bool has_variables(struct tf_container *container)
 {
     bool has_any = false, has_core_limits = false;
-    for (uint32_t gpu = 0; gpu < TENFOLD_GPUS_MAX; gpu++) {
-        struct tf_quota *quota = &container->quotas[gpu];
-        uint64_t memory = parse_bytes(variable_of(MEMORY_VARIABLE, gpu)), cores = parse_bytes(variable_of(CORES_VARIABLE, gpu));
-        cores = cores < 100 ? cores : 0;
-        atomic_store(&quota->memory_limit_bytes, memory);
-        atomic_store(&quota->core_limit_percent, (uint32_t)cores);
-        atomic_store(&quota->is_listed, true);
-        has_any |= memory || cores;
+    for (uint32_t ordinal = 0; ordinal < TENFOLD_GPUS_MAX; ordinal++) {
+        uint64_t memory_bytes;
+        uint32_t cores;
+        has_any |= limits_of(ordinal, &memory_bytes, &cores);
         has_core_limits |= cores != 0;
     }
     atomic_store(&container->has_core_limits, has_core_limits);
@@ -100,20 +107,36 @@ static struct tenfold_state *map_cache_locked(int descriptor)
     return state;
 }
 
-static struct tenfold_state *map_cache(const char *path)
+/* With the lock on it, or -1. */
+static int open_cache(const char *path)
 {
-    int descriptor = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW, 0666);
+    int descriptor = path && *path ? open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW, 0666) : -1;
+    if (descriptor >= 0 && flock(descriptor, LOCK_EX) == 0)
+        return descriptor;
+    if (descriptor >= 0)
+        close(descriptor);
+    return -1;
+}
+
+static void close_cache(int descriptor)
+{
     if (descriptor < 0)
-        return NULL;
-    struct tenfold_state *state = flock(descriptor, LOCK_EX) == 0 ? map_cache_locked(descriptor) : NULL;
+        return;
     flock(descriptor, LOCK_UN); /* the mapping keeps the file open, and with it the lock */
     close(descriptor);
+}
+
+static struct tenfold_state *map_cache(const char *path)
+{
+    int descriptor = open_cache(path);
+    struct tenfold_state *state = descriptor >= 0 ? map_cache_locked(descriptor) : NULL;
+    close_cache(descriptor);
     return state;
 }
 
 int tf_standalone_attach(struct tf_container *container)
 {
-    if (!take_quotas(container))
+    if (!has_variables(container))
         return TF_NO_SLICE;
     const char *path = secure_getenv(CACHE_VARIABLE);
     container->gpu_count = 0;
@@ -129,12 +152,51 @@ int tf_standalone_attach(struct tf_container *container)
     return tf_slots_attach(container->state, &container->self, &container->slot) == 0 ? TF_ENFORCED : TF_CLOSED;
 }
 
+static void print_uuid(const unsigned char uuid[16], char ret_text[TENFOLD_UUID_CHARS])
+{
+    char *cursor = ret_text + snprintf(ret_text, TENFOLD_UUID_CHARS, "GPU");
+    for (int index = 0; index < 16; index++)
+        cursor += snprintf(cursor, 4, index == 0 || index == 4 || index == 6 || index == 8 || index == 10 ? "-%02x" : "%02x", uuid[index]);
+}
+
+/* With the cache's lock: the card's number in the state, where it is entered if it is new; -1 for a full table. */
+static int enter_card(struct tenfold_state *state, const unsigned char uuid[16])
+{
+    char text[TENFOLD_UUID_CHARS] = "";
+    print_uuid(uuid, text);
+    for (int gpu = 0; gpu < (int)TENFOLD_GPUS_MAX; gpu++) {
+        if (!state->gpus[gpu].uuid[0])
+            memcpy(state->gpus[gpu].uuid, text, sizeof text);
+        if (memcmp(state->gpus[gpu].uuid, text, sizeof text) == 0)
+            return gpu;
+    }
+    return -1;
+}
+
+static void take_card(struct tf_container *container, int gpu, uint32_t ordinal, const unsigned char uuid[16])
+{
+    struct tf_quota *quota = &container->quotas[gpu];
+    uint64_t memory_bytes;
+    uint32_t cores;
+    limits_of(ordinal, &memory_bytes, &cores);
+    atomic_store(&quota->memory_limit_bytes, memory_bytes);
+    atomic_store(&quota->core_limit_percent, cores);
+    atomic_store(&quota->is_listed, true);
+    memcpy(container->uuids[gpu], uuid, 16);
+    if ((uint32_t)gpu >= container->gpu_count)
+        container->gpu_count = (uint32_t)gpu + 1;
+}
+
 int tf_standalone_gpu(struct tf_container *container, int ordinal, const unsigned char uuid[16])
 {
-    if (ordinal < 0 || (uint32_t)ordinal >= TENFOLD_GPUS_MAX)
+    if (ordinal < 0 || (uint32_t)ordinal >= TENFOLD_GPUS_MAX || !container->state)
         return -1;
-    memcpy(container->uuids[ordinal], uuid, 16);
-    if ((uint32_t)ordinal >= container->gpu_count)
-        container->gpu_count = (uint32_t)ordinal + 1;
-    return ordinal;
+    tf_lock_acquire(&container->refresh_lock);
+    int cache = open_cache(secure_getenv(CACHE_VARIABLE));
+    int gpu = enter_card(container->state, uuid);
+    close_cache(cache);
+    if (gpu >= 0)
+        take_card(container, gpu, (uint32_t)ordinal, uuid);
+    tf_lock_release(&container->refresh_lock);
+    return gpu;
 }
