@@ -242,24 +242,130 @@ say(shares=shares)
     assert seen["shares"][-1] == pytest.approx(30, abs=TOLERANCE_POINTS), seen["shares"]
 
 
-def test_a_capture_is_neither_gated_nor_charged(make_slot: Callable[..., Slot]) -> None:
+CAPTURES = {
+    "legacy": ("cuda.cuStreamBeginCapture{flavour}(s)", "cuda.cuStreamEndCapture{flavour}(s, c.byref(graph))"),
+    "mode": ("cuda.cuStreamBeginCapture_v2{flavour}(s, c.c_int(0))", "cuda.cuStreamEndCapture{flavour}(s, c.byref(graph))"),
+    "into a graph": (
+        "cuda.cuStreamBeginCaptureToGraph{flavour}(s, graph, None, None, 0, c.c_int(0))",
+        "cuda.cuStreamEndCapture{flavour}(s, c.byref(graph))",
+    ),
+    "again into a graph": (
+        "cuda.cuStreamBeginRecaptureToGraph{flavour}(s, c.c_int(0), recorded, None, None)",
+        "cuda.cuStreamEndCapture{flavour}(s, c.byref(graph))",
+    ),
+    "for graphics": ("cuda.cuStreamBeginCaptureToCig{flavour}(s, (c.c_void_p * 1)())", "cuda.cuStreamEndCaptureToCig{flavour}(s)"),
+}
+
+
+@pytest.mark.parametrize("flavour", ["", "_ptsz"], ids=["", "per thread"])
+@pytest.mark.parametrize("way", CAPTURES)
+def test_a_capture_is_neither_gated_nor_charged(make_slot: Callable[..., Slot], way: str, flavour: str) -> None:
+    """No time, no wait, and no event of ours: the record that fails is the program's own."""
     slot = make_slot(cores=1)
+    begin, end = (text.format(flavour=flavour) for text in CAPTURES[way])
+    slot.machine.tool("inject", "call", "--symbol", "cuEventRecord", "--error", "999", "--times", "1")
     seen = scripts.run(
         slot,
-        """
+        f"""
 cuda.start()
 f = cuda.spin()
-s, graph = c.c_void_p(), c.c_void_p()
+s, graph, recorded = c.c_void_p(), c.c_void_p(), c.c_void_p()
 cuda.cuStreamCreate(c.byref(s), c.c_uint(1))
+cuda.cuGraphCreate(c.byref(graph), c.c_uint(0))
+node = c.c_void_p()
+if {way!r} == "again into a graph":  # a graph of the same shape, made without a capture of ours
+    value = c.c_uint(100000); parameters = (c.c_void_p * 1)(c.addressof(value))
+    class Kernel(c.Structure):
+        _fields_ = [("function", c.c_void_p), ("shape", c.c_uint * 7), ("parameters", c.c_void_p), ("extra", c.c_void_p)]
+    what = Kernel(f, (c.c_uint * 7)(1, 1, 1, 1, 1, 1, 0), c.addressof(parameters), None)
+    cuda.cuGraphCreate(c.byref(recorded), c.c_uint(0))
+    before = None
+    for index in range(20):
+        assert cuda.cuGraphAddKernelNode(c.byref(node), recorded, before and c.byref(before), int(before is not None), c.byref(what)) == 0
+        before = c.c_void_p(node.value)
 began = time.monotonic()
-assert cuda.cuStreamBeginCapture_v2(s, c.c_int(0)) == 0
-results = [cuda.launch(f, 100000, s) for _ in range(50)]
-say(results=set(results) == {0}, end=cuda.cuStreamEndCapture(s, c.byref(graph)), seconds=time.monotonic() - began)
+assert {begin} == 0
+results = [cuda.launch(f, 100000, s) for _ in range(20)]
+say(results=set(results) == {{0}}, end={end}, seconds=time.monotonic() - began)
+event = c.c_void_p()
+assert cuda.cuEventCreate(c.byref(event), c.c_uint(0)) == 0
+say(record=cuda.cuEventRecord(event, s))
 """,
     )
     assert seen["results"] is True
-    assert seen["end"] == 0
+    assert (seen["end"], seen["record"]) == (0, 999)
     assert seen["seconds"] < 2
+    assert slot.state().gpus[0].gpu_time_us == 0
+
+
+# Work that may let a stream, or the program, wait: arguments behind the name.
+WAITS = {
+    "cuCtxSynchronize": "",
+    "cuStreamSynchronize": "s",
+    "cuEventSynchronize": "e",
+    "cuMemcpyDtoH_v2": "host, p, 64",
+    "cuStreamWaitEvent": "s, e, c.c_uint(0)",
+    "cuCtxWaitEvent": "context, e",
+    "cuGreenCtxWaitEvent": "None, e",
+    "cuStreamBatchMemOp_v2": "s, c.c_uint(0), None, c.c_uint(0)",
+    "cuStreamWaitValue32": "s, p, c.c_uint(0), c.c_uint(0)",
+    "cuStreamWaitValue32_v2": "s, p, c.c_uint(0), c.c_uint(0)",
+    "cuStreamWaitValue64": "s, p, 0, c.c_uint(0)",
+    "cuStreamWaitValue64_v2": "s, p, 0, c.c_uint(0)",
+    "cuWaitExternalSemaphoresAsync": "None, None, c.c_uint(0), s",
+    "cuLaunchHostFunc": "s, called, None",
+    "cuLaunchHostFunc_v2": "s, called, None, c.c_uint(0)",
+    "cuStreamAddCallback": "s, called_back, None, c.c_uint(0)",
+}
+
+
+def test_a_stretch_ends_before_anything_that_may_wait(make_slot: Callable[..., Slot]) -> None:
+    """Else the waiting would be measured as work.
+
+    The second record of an event after a launch is the end of its stretch: it is made to fail, so whoever records next tells who it was.
+    """
+    slot = make_slot(cores=50)
+    inject = [str(slot.machine.simulator / "tenfold-sim"), "inject", "call", "--symbol", "cuEventRecord", "--error", "999", "--after", "1"]
+    inject += ["--times", "1", "--state", str(slot.machine.state)]
+    seen = scripts.run(
+        slot,
+        f"""
+import subprocess
+cuda.start()
+f, s, e, context = cuda.spin(), c.c_void_p(), c.c_void_p(), c.c_void_p()
+assert cuda.cuStreamCreate(c.byref(s), c.c_uint(1)) == cuda.cuEventCreate(c.byref(e), c.c_uint(0)) == 0
+assert cuda.cuCtxGetCurrent(c.byref(context)) == 0
+host, (_, p) = (c.c_char * 64)(), cuda.alloc(1000)
+called = c.CFUNCTYPE(None, c.c_void_p)(lambda _: None)
+called_back = c.CFUNCTYPE(None, c.c_void_p, c.c_int, c.c_void_p)(lambda *_: None)
+
+def ends_stretch(call):
+    for _ in range(40):  # the limiter learns what the kernel costs
+        assert cuda.launch(f, 20, s) == 0
+        cuda.cuCtxSynchronize()
+    subprocess.run({inject!r}, env={{}}, check=True, capture_output=True)
+    assert cuda.launch(f, 20, s) == 0
+    call()
+    result = cuda.cuEventRecord(e, s)
+    cuda.cuEventRecord(e, s)
+    return result == 0
+
+def always_ends_stretch(call):
+    "Judged where a stretch is open, which is so after most launches, and so beside it without the call."
+    seen = 0
+    for _ in range(60):
+        if not ends_stretch(call):
+            return False
+        seen += not ends_stretch(lambda: None)
+        if seen == 3:
+            return True
+    return "no stretch was left open"
+
+calls = {{{", ".join(f"{name!r}: lambda: cuda.{name}({words})" for name, words in WAITS.items())}}}
+say(**{{name: always_ends_stretch(call) for name, call in calls.items()}})
+""",
+    )
+    assert seen == dict.fromkeys(WAITS, True)
 
 
 def test_what_events_cost_themselves_is_not_charged(simulator: Path, hook: Path, tmp_path: Path) -> None:

@@ -265,7 +265,42 @@ say(host=cuda.cuMemHostAlloc(c.byref(page), 128 * MIB, c.c_uint(0)), free=cuda.i
         assert seen == {"host": 0, "free": 64 * MIB}
 
 
+class TestPools:
+    def test_a_pool_of_host_memory_is_not_charged(self, make_slot: Callable[..., Slot]) -> None:
+        seen = scripts.run(
+            make_slot(memory_mib=64),
+            """
+HOST = 2
+cuda.start()
+pool, pointer = c.c_void_p(), c.c_uint64()
+assert cuda.cuMemPoolCreate(c.byref(pool), c.byref(PoolProps(1, 0, Location(HOST, 0)))) == 0
+say(result=cuda.cuMemAllocFromPoolAsync(c.byref(pointer), 256 * MIB, pool, None), free=cuda.info()[0])
+say(freed=cuda.cuMemFreeAsync(pointer, None), destroyed=cuda.cuMemPoolDestroy(pool), card=cuda.alloc(64 * MIB)[0])
+""",
+        )
+        assert seen == {"result": 0, "free": 64 * MIB, "freed": 0, "destroyed": 0, "card": 0}
+
+
 class TestContexts:
+    def test_a_context_that_its_last_user_leaves_gives_everything_back(self, make_slot: Callable[..., Slot]) -> None:
+        """The way of before CUDA 4. Where somebody has attached, the last user is the driver's secret: nothing is given back too early."""
+        seen = scripts.run(
+            make_slot(memory_mib=64),
+            """
+assert cuda.cuInit(0) == 0
+def fill():
+    context = c.c_void_p()
+    assert cuda.cuCtxCreate_v2(c.byref(context), c.c_uint(0), 0) == 0
+    return context, cuda.alloc(64 * MIB)[0], cuda.alloc(512)[0]
+context, *results = fill()
+say(results=results, detached=cuda.cuCtxDetach(context))
+context, *again = fill()
+attached = c.c_void_p()
+say(again=again, attached=cuda.cuCtxAttach(c.byref(attached), c.c_uint(0)), left=cuda.cuCtxDetach(context), still=cuda.alloc(512)[0])
+""",
+        )
+        assert seen == {"results": [0, OOM], "detached": 0, "again": [0, OOM], "attached": 0, "left": 0, "still": OOM}
+
     def test_a_destroyed_context_gives_back_what_it_held_and_no_more(self, slot: Slot) -> None:
         seen = scripts.run(
             slot,

@@ -68,7 +68,8 @@ typedef struct {
     int id;
 } CUmemLocation;
 
-enum { CU_MEM_LOCATION_TYPE_DEVICE = 1 };
+enum { CU_MEM_LOCATION_TYPE_DEVICE = 1 }; /* above it: places of the host */
+enum { CU_MEM_ALLOCATION_TYPE_PINNED = 1 };
 
 typedef struct {
     int type;
@@ -131,7 +132,15 @@ typedef struct {
     long long reserved2;
 } CUgraphNodeParams;
 
-enum { CU_GRAPH_NODE_TYPE_MEM_ALLOC = 10 };
+typedef struct {
+    uint64_t flags;
+    CUstream upload_stream;
+    CUgraphNode error_node; /* out */
+    int result;             /* out */
+} CUDA_GRAPH_INSTANTIATE_PARAMS;
+
+enum { CU_GRAPH_NODE_TYPE_GRAPH = 4, CU_GRAPH_NODE_TYPE_MEM_ALLOC = 10 };
+enum { CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD = 2 };
 enum { CUDA_ARRAY3D_SPARSE = 0x40, CUDA_ARRAY3D_DEFERRED_MAPPING = 0x80 };
 
 /* Attributes by number, as in the driver's enumerations. */

@@ -51,6 +51,30 @@ CUresult cuCtxDestroy_v2(CUcontext context)
     return cuda && cuda->cuCtxDestroy_v2 ? destroy(cuda, cuda->cuCtxDestroy_v2, context) : CUDA_ERROR_NOT_INITIALIZED;
 }
 
+/* Of before CUDA 4: a context has users, and ends with the last. Where somebody has ever attached, who is the last is the driver's secret:
+ * what the context had then stays charged until the process ends. */
+static _Atomic bool has_attached;
+
+CUresult cuCtxAttach(CUcontext *context, unsigned int flags)
+{
+    const struct tf_cuda *cuda = tf_cuda();
+    if (!cuda || !cuda->cuCtxAttach)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    atomic_store(&has_attached, true);
+    return cuda->cuCtxAttach(context, flags);
+}
+
+CUresult cuCtxDetach(CUcontext context)
+{
+    const struct tf_cuda *cuda = tf_cuda();
+    if (!cuda || !cuda->cuCtxDetach)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    if (!context || tf_is_nested() || !atomic_load(&has_attached))
+        return destroy(cuda, cuda->cuCtxDetach, context);
+    tf_measure_forget(context);
+    return TF_NESTED(cuda->cuCtxDetach(context));
+}
+
 static bool is_primary_active(const struct tf_cuda *cuda, CUdevice device)
 {
     unsigned int flags;
@@ -69,12 +93,16 @@ static CUcontext primary_of(const struct tf_cuda *cuda, CUresult (*release)(CUde
     return context;
 }
 
+static CUresult (*release_of(const struct tf_cuda *cuda))(CUdevice)
+{
+    return cuda->cuDevicePrimaryCtxRelease_v2 ? cuda->cuDevicePrimaryCtxRelease_v2 : cuda->cuDevicePrimaryCtxRelease;
+}
+
 static CUresult end_primary(const struct tf_cuda *cuda, CUresult (*real)(CUdevice), CUdevice device, bool is_reset)
 {
-    CUresult (*release)(CUdevice) = cuda->cuDevicePrimaryCtxRelease_v2 ? cuda->cuDevicePrimaryCtxRelease_v2 : cuda->cuDevicePrimaryCtxRelease;
     if (tf_is_nested())
         return real(device);
-    CUcontext context = primary_of(cuda, release, device);
+    CUcontext context = primary_of(cuda, release_of(cuda), device);
     if (context)
         tf_measure_forget(context);
     CUresult result = TF_NESTED(real(device));
@@ -91,3 +119,37 @@ CUresult cuDevicePrimaryCtxRelease(CUdevice device) { END_PRIMARY(cuDevicePrimar
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) { END_PRIMARY(cuDevicePrimaryCtxRelease_v2, false); }
 CUresult cuDevicePrimaryCtxReset(CUdevice device) { END_PRIMARY(cuDevicePrimaryCtxReset, true); }
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) { END_PRIMARY(cuDevicePrimaryCtxReset_v2, true); }
+
+/* --- green contexts ------------------------------------------------------------------------------------------------------------------ */
+
+static bool device_of(const struct tf_cuda *cuda, CUcontext context, CUdevice *ret_device)
+{
+    CUcontext popped;
+    if (cuda->cuCtxPushCurrent_v2(context) != CUDA_SUCCESS)
+        return false;
+    bool is_known = cuda->cuCtxGetDevice(ret_device) == CUDA_SUCCESS;
+    cuda->cuCtxPopCurrent_v2(&popped);
+    return is_known;
+}
+
+/* A part of a card's multiprocessors, which holds the primary context as long as it lives: its memory is the primary's, its events are not. */
+CUresult cuGreenCtxDestroy(void *green)
+{
+    const struct tf_cuda *cuda = tf_cuda();
+    CUcontext context = NULL;
+    CUdevice device = 0;
+    if (!cuda || !cuda->cuGreenCtxDestroy)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    if (!green || tf_is_nested() || !cuda->cuCtxFromGreenCtx || cuda->cuCtxFromGreenCtx(&context, green) != CUDA_SUCCESS)
+        return cuda->cuGreenCtxDestroy(green);
+    bool is_known = device_of(cuda, context, &device);
+    CUcontext primary = is_known ? primary_of(cuda, release_of(cuda), device) : NULL;
+    tf_measure_forget(context);
+    CUresult result = TF_NESTED(cuda->cuGreenCtxDestroy(green));
+    if (result != CUDA_SUCCESS || !primary || is_primary_active(cuda, device))
+        return result;
+    tf_measure_forget(primary);
+    context_is_gone(cuda, context);
+    context_is_gone(cuda, primary);
+    return result;
+}

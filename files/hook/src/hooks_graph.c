@@ -1,9 +1,10 @@
 /* hooks_graph.c - memory of graphs.
  *
- * Promise: a memory node that can never fit is refused when it is added; a launch whose nodes do not fit is refused, with out of memory,
- *          before the driver takes anything; what graphs keep on a card is charged from the driver's own counter.
- * How:     instantiation adds up the nodes of each card and remembers the sum under the executable graph. Graphs without memory nodes
- *          leave no trace and their launches cost one look into the ledger.
+ * Promise: a memory node that can never fit is refused when it is added; a launch or an upload whose nodes do not fit is refused, with out of
+ *          memory, before the driver takes anything; what graphs keep on a card is charged from the driver's own counter.
+ * How:     instantiation adds up the nodes, those of child graphs included, and remembers the sum under the executable graph. Once launched
+ *          or uploaded its memory stays mapped, so the next launch needs no more room; trimming ends that. Graphs without memory nodes leave
+ *          no trace and their launches cost one look into the ledger.
  * Next:    pools.c has the card's graph pool, hooks_launch.c calls tf_graphs_launch(). */
 #include "graphs.h"
 
@@ -59,6 +60,11 @@ CUresult cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *
     ADD_NODE(cuGraphAddNode_v2, check_any(cuda, parameters), (node, graph, dependencies, edges, count, parameters));
 }
 
+CUresult cuGraphAddNode_v3(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, const void *edges, size_t count, CUgraphNodeParams *parameters)
+{
+    ADD_NODE(cuGraphAddNode_v3, check_any(cuda, parameters), (node, graph, dependencies, edges, count, parameters));
+}
+
 /* --- executable graphs ------------------------------------------------------------------------------------------------------------ */
 
 struct need {
@@ -66,45 +72,71 @@ struct need {
     uint64_t bytes;
 };
 
-static void add_node(const struct tf_cuda *cuda, CUgraphNode node, struct need *need)
+/* Children may have children; the driver has its own bound, this one keeps a broken answer from being followed for ever. */
+enum { DEPTH_MAX = 32 };
+
+static void add_graph(const struct tf_cuda *cuda, CUgraph graph, int depth, struct need *need);
+
+static void add_node(const struct tf_cuda *cuda, CUgraphNode node, int depth, struct need *need)
 {
     CUDA_MEM_ALLOC_NODE_PARAMS parameters;
+    CUgraph child;
     int type = -1;
-    if (cuda->cuGraphNodeGetType(node, &type) != CUDA_SUCCESS || type != CU_GRAPH_NODE_TYPE_MEM_ALLOC
-        || cuda->cuGraphMemAllocNodeGetParams(node, &parameters) != CUDA_SUCCESS)
+    if (cuda->cuGraphNodeGetType(node, &type) != CUDA_SUCCESS)
+        return;
+    if (type == CU_GRAPH_NODE_TYPE_GRAPH && cuda->cuGraphChildGraphNodeGetGraph && cuda->cuGraphChildGraphNodeGetGraph(node, &child) == CUDA_SUCCESS)
+        add_graph(cuda, child, depth + 1, need);
+    if (type != CU_GRAPH_NODE_TYPE_MEM_ALLOC || cuda->cuGraphMemAllocNodeGetParams(node, &parameters) != CUDA_SUCCESS)
         return;
     if (!need->bytes)
         need->device = parameters.pool.location.id;
     need->bytes += (parameters.bytes + 511) / 512 * 512;
 }
 
-/* Memory nodes of one graph; all of them on one card in every graph that captures produce, else the first card counts for all. */
-static bool add_up(const struct tf_cuda *cuda, CUgraph graph, struct need *ret_need)
+static void add_graph(const struct tf_cuda *cuda, CUgraph graph, int depth, struct need *need)
 {
     size_t count = 0;
-    *ret_need = (struct need){.bytes = 0};
-    if (!cuda->cuGraphGetNodes || !cuda->cuGraphNodeGetType || !cuda->cuGraphMemAllocNodeGetParams
-        || cuda->cuGraphGetNodes(graph, NULL, &count) != CUDA_SUCCESS || !count)
-        return false;
+    if (depth == DEPTH_MAX || cuda->cuGraphGetNodes(graph, NULL, &count) != CUDA_SUCCESS || !count)
+        return;
     size_t bytes = count * sizeof(CUgraphNode);
     CUgraphNode *nodes = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (nodes == MAP_FAILED)
-        return false;
+        return;
     if (cuda->cuGraphGetNodes(graph, nodes, &count) == CUDA_SUCCESS)
         for (size_t index = 0; index < count; index++)
-            add_node(cuda, nodes[index], ret_need);
+            add_node(cuda, nodes[index], depth, need);
     munmap(nodes, bytes);
+}
+
+/* Memory nodes of one graph; all of them on one card in every graph that captures produce, else the first card counts for all. */
+static bool add_up(const struct tf_cuda *cuda, CUgraph graph, struct need *ret_need)
+{
+    *ret_need = (struct need){.bytes = 0};
+    if (graph && cuda->cuGraphGetNodes && cuda->cuGraphNodeGetType && cuda->cuGraphMemAllocNodeGetParams)
+        add_graph(cuda, graph, 0, ret_need);
     return ret_need->bytes != 0;
 }
+
+/* An entry's context: the device, above it one more than the number of trims at which its memory was mapped; 0: it is not. */
+#define MAPPED_SHIFT 32
+
+static uint64_t mapped_mark(void) { return (uint64_t)(atomic_load(&tf_pools_graph_trims) + 1) << MAPPED_SHIFT; }
+
+static void remember(CUgraphExec executable, const struct need *need, bool is_mapped)
+{
+    struct tf_entry entry = {.key = (uint64_t)(uintptr_t)executable, .context = (uint64_t)need->device | (is_mapped ? mapped_mark() : 0),
+        .extra = need->bytes, .kind = TF_KIND_GRAPH}, replaced;
+    tf_ledger_add(&entry, &replaced);
+    atomic_store(&has_memory_graphs, true);
+}
+
+static bool is_charged(void) { return !tf_is_nested() && atomic_load(&tf_container()->stance) == TF_ENFORCED; }
 
 static CUresult instantiated(const struct tf_cuda *cuda, CUresult result, CUgraphExec *executable, CUgraph graph)
 {
     struct need need;
-    if (result != CUDA_SUCCESS || tf_is_nested() || atomic_load(&tf_container()->stance) != TF_ENFORCED || !add_up(cuda, graph, &need))
-        return result;
-    struct tf_entry entry = {.key = (uint64_t)(uintptr_t)*executable, .context = (uint64_t)need.device, .extra = need.bytes, .kind = TF_KIND_GRAPH}, replaced;
-    tf_ledger_add(&entry, &replaced);
-    atomic_store(&has_memory_graphs, true);
+    if (result == CUDA_SUCCESS && is_charged() && add_up(cuda, graph, &need))
+        remember(*executable, &need, false);
     return result;
 }
 
@@ -129,14 +161,77 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec *executable, CUgraph graph, uns
     INSTANTIATE(cuGraphInstantiateWithFlags, (executable, graph, flags));
 }
 
-CUresult cuGraphInstantiateWithParams(CUgraphExec *executable, CUgraph graph, void *parameters)
+/* A call of the driver that maps memory of a graph. */
+struct mapping {
+    CUresult (*make)(const struct mapping *mapping);
+    CUresult (*real)(CUgraphExec, CUstream);
+    CUresult (*real_instantiate)(CUgraphExec *, CUgraph, CUDA_GRAPH_INSTANTIATE_PARAMS *);
+    CUgraphExec executable;
+    CUstream stream;
+    CUgraphExec *ret_executable;
+    CUgraph graph;
+    CUDA_GRAPH_INSTANTIATE_PARAMS *parameters;
+};
+
+static CUresult make_room(struct tf_container *container, const struct tf_cuda *cuda, CUdevice device, uint64_t bytes, const struct mapping *mapping)
 {
-    INSTANTIATE(cuGraphInstantiateWithParams, (executable, graph, parameters));
+    int gpu = tf_device_of_ordinal(container, cuda, device);
+    struct tf_pool *pool = gpu >= 0 ? tf_pools_enter(container, cuda, NULL, device, gpu) : NULL;
+    struct tf_reservation reservation;
+    if (!pool)
+        return mapping->make(mapping);
+    CUresult result = tf_pools_reserve(container, cuda, pool, bytes, &reservation);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = TF_NESTED(mapping->make(mapping));
+    /* a call that failed midway may have taken memory, too */
+    if (!tf_pools_settle(cuda, pool, &reservation)) {
+        tf_memory_undo(&reservation);
+        tf_pools_charge_truth(container, cuda, pool);
+    }
+    return result;
 }
 
-CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *executable, CUgraph graph, void *parameters)
+static CUresult make_instantiation(const struct mapping *mapping)
 {
-    INSTANTIATE(cuGraphInstantiateWithParams_ptsz, (executable, graph, parameters));
+    return mapping->real_instantiate(mapping->ret_executable, mapping->graph, mapping->parameters);
+}
+
+/* With the flag for it the driver maps the memory at once. */
+static CUresult instantiate_uploaded(const struct tf_cuda *cuda, const struct mapping *mapping, const struct need *need)
+{
+    tf_pools_lock();
+    CUresult result = make_room(tf_container(), cuda, need->device, need->bytes, mapping);
+    tf_pools_unlock();
+    if (result == CUDA_SUCCESS)
+        remember(*mapping->ret_executable, need, true);
+    return result;
+}
+
+static CUresult instantiate_with_params(const struct tf_cuda *cuda, const struct mapping *mapping)
+{
+    struct need need;
+    bool is_uploaded = mapping->parameters && mapping->parameters->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;
+    if (is_uploaded && mapping->ret_executable && is_charged() && add_up(cuda, mapping->graph, &need))
+        return instantiate_uploaded(cuda, mapping, &need);
+    return instantiated(cuda, TF_NESTED(mapping->make(mapping)), mapping->ret_executable, mapping->graph);
+}
+
+#define INSTANTIATE_WITH_PARAMS(symbol) \
+    const struct tf_cuda *cuda = tf_cuda(); \
+    if (!cuda || !cuda->symbol) \
+        return CUDA_ERROR_NOT_INITIALIZED; \
+    return instantiate_with_params(cuda, &(struct mapping){.make = make_instantiation, .real_instantiate = cuda->symbol, \
+        .ret_executable = executable, .graph = graph, .parameters = parameters})
+
+CUresult cuGraphInstantiateWithParams(CUgraphExec *executable, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *parameters)
+{
+    INSTANTIATE_WITH_PARAMS(cuGraphInstantiateWithParams);
+}
+
+CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *executable, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *parameters)
+{
+    INSTANTIATE_WITH_PARAMS(cuGraphInstantiateWithParams_ptsz);
 }
 
 CUresult cuGraphExecDestroy(CUgraphExec executable)
@@ -158,46 +253,52 @@ static bool copy_entry(struct tf_entry *entry, void *context)
     return true;
 }
 
-static CUresult launch_reserved(struct tf_container *container, const struct tf_cuda *cuda, CUresult (*real)(CUgraphExec, CUstream),
-    CUgraphExec executable, CUstream stream, const struct tf_entry *need)
+static bool mark_mapped(struct tf_entry *entry, void *context)
 {
-    CUdevice device = (CUdevice)need->context;
-    int gpu = tf_device_of_ordinal(container, cuda, device);
-    struct tf_pool *pool = gpu >= 0 ? tf_pools_enter(container, cuda, NULL, device, gpu) : NULL;
-    struct tf_reservation reservation;
-    if (!pool)
-        return real(executable, stream);
-    CUresult result = tf_pools_reserve(container, cuda, pool, need->extra, &reservation);
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = TF_NESTED(real(executable, stream));
-    /* a launch that failed midway may have taken memory, too */
-    if (!tf_pools_settle(cuda, pool, &reservation)) {
-        tf_memory_undo(&reservation);
-        tf_pools_charge_truth(container, cuda, pool);
-    }
-    return result;
+    (void)context;
+    entry->context = (uint32_t)entry->context | mapped_mark();
+    return true;
 }
+
+static CUresult make_run(const struct mapping *mapping) { return mapping->real(mapping->executable, mapping->stream); }
 
 CUresult tf_graphs_launch(struct tf_container *container, const struct tf_cuda *cuda, CUresult (*real)(CUgraphExec, CUstream), CUgraphExec executable,
     CUstream stream)
 {
+    uint64_t key = (uint64_t)(uintptr_t)executable;
     struct tf_entry need;
     if (TF_LIKELY(!atomic_load_explicit(&has_memory_graphs, memory_order_relaxed)) || tf_is_nested()
-        || !tf_ledger_change(TF_KIND_GRAPH, (uint64_t)(uintptr_t)executable, copy_entry, &need))
+        || !tf_ledger_change(TF_KIND_GRAPH, key, copy_entry, &need))
         return real(executable, stream);
+    struct mapping mapping = {.make = make_run, .real = real, .executable = executable, .stream = stream};
     tf_pools_lock();
-    CUresult result = launch_reserved(container, cuda, real, executable, stream, &need);
+    bool is_mapped = need.context >> MAPPED_SHIFT << MAPPED_SHIFT == mapped_mark();
+    CUresult result = make_room(container, cuda, (CUdevice)(uint32_t)need.context, is_mapped ? 0 : need.extra, &mapping);
+    if (result == CUDA_SUCCESS && !is_mapped)
+        tf_ledger_change(TF_KIND_GRAPH, key, mark_mapped, NULL);
     tf_pools_unlock();
     return result;
 }
+
+/* Maps the memory of a graph without running it. */
+#define UPLOAD(symbol) \
+    const struct tf_cuda *cuda = tf_cuda(); \
+    if (!cuda || !cuda->symbol) \
+        return CUDA_ERROR_NOT_INITIALIZED; \
+    return tf_graphs_launch(tf_container(), cuda, cuda->symbol, executable, stream)
+
+CUresult cuGraphUpload(CUgraphExec executable, CUstream stream) { UPLOAD(cuGraphUpload); }
+CUresult cuGraphUpload_ptsz(CUgraphExec executable, CUstream stream) { UPLOAD(cuGraphUpload_ptsz); }
 
 CUresult cuDeviceGraphMemTrim(CUdevice device)
 {
     const struct tf_cuda *cuda = tf_cuda();
     if (!cuda || !cuda->cuDeviceGraphMemTrim)
         return CUDA_ERROR_NOT_INITIALIZED;
+    tf_pools_lock();
     CUresult result = TF_NESTED(cuda->cuDeviceGraphMemTrim(device));
+    atomic_fetch_add(&tf_pools_graph_trims, 1);
+    tf_pools_unlock();
     tf_pools_refresh(tf_container(), cuda);
     return result;
 }

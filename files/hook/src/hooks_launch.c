@@ -144,3 +144,16 @@ CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const 
 {
     CAPTURE(cuStreamBeginCaptureToGraph_ptsz, (stream, graph, dependencies, edges, count, mode));
 }
+
+CUresult cuStreamBeginRecaptureToGraph(CUstream stream, int mode, CUgraph graph, void *callback, void *data)
+{
+    CAPTURE(cuStreamBeginRecaptureToGraph, (stream, mode, graph, callback, data));
+}
+
+CUresult cuStreamBeginRecaptureToGraph_ptsz(CUstream stream, int mode, CUgraph graph, void *callback, void *data)
+{
+    CAPTURE(cuStreamBeginRecaptureToGraph_ptsz, (stream, mode, graph, callback, data));
+}
+
+CUresult cuStreamBeginCaptureToCig(CUstream stream, void *parameters) { CAPTURE(cuStreamBeginCaptureToCig, (stream, parameters)); }
+CUresult cuStreamBeginCaptureToCig_ptsz(CUstream stream, void *parameters) { CAPTURE(cuStreamBeginCaptureToCig_ptsz, (stream, parameters)); }

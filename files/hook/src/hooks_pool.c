@@ -85,6 +85,8 @@ static CUresult allocate_with_lock(struct tf_container *container, const struct 
         pool = tf_pools_enter(container, cuda, handle, device, gpu);
     if (!pool)
         return allocate_blind(container, cuda, request, gpu);
+    if (pool->is_host)
+        return TF_NESTED(request->allocate(cuda, request->pointer, request->bytes, request->pool, request->stream));
     if (!is_capturing(cuda, request))
         return allocate_charged(container, cuda, request, pool);
     CUresult result = tf_graphs_check_node(container, gpu, request->bytes);
@@ -175,11 +177,16 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties)
         return CUDA_ERROR_NOT_INITIALIZED;
     struct tf_container *container = tf_container();
     CUresult result = TF_NESTED(cuda->cuMemPoolCreate(pool, properties));
-    if (result != CUDA_SUCCESS || !is_enforced(container) || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+    if (result != CUDA_SUCCESS || !is_enforced(container))
         return result;
-    int gpu = tf_device_of_ordinal(container, cuda, properties->location.id);
+    /* managed memory of no place is charged to the card that allocates it, as cuMemAllocManaged is */
+    bool is_device = properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+    bool is_host = properties->location.type > CU_MEM_LOCATION_TYPE_DEVICE && properties->alloc_type == CU_MEM_ALLOCATION_TYPE_PINNED;
+    int gpu = is_device ? tf_device_of_ordinal(container, cuda, properties->location.id) : TF_DEVICE_UNKNOWN;
     tf_pools_lock();
-    if (gpu >= 0)
+    if (is_host)
+        tf_pools_enter_host(*pool);
+    else if (gpu >= 0)
         tf_pools_enter(container, cuda, *pool, properties->location.id, gpu);
     tf_pools_unlock();
     return result;

@@ -50,3 +50,48 @@ CUresult cuStreamBatchMemOp_v2_ptsz(CUstream stream, unsigned int count, void *o
 
 CUresult cuLaunchHostFunc(CUstream stream, void (*function)(void *), void *data) { SYNC(cuLaunchHostFunc, (stream, function, data)); }
 CUresult cuLaunchHostFunc_ptsz(CUstream stream, void (*function)(void *), void *data) { SYNC(cuLaunchHostFunc_ptsz, (stream, function, data)); }
+
+CUresult cuLaunchHostFunc_v2(CUstream stream, void (*function)(void *), void *data, unsigned int mode)
+{
+    SYNC(cuLaunchHostFunc_v2, (stream, function, data, mode));
+}
+
+CUresult cuLaunchHostFunc_v2_ptsz(CUstream stream, void (*function)(void *), void *data, unsigned int mode)
+{
+    SYNC(cuLaunchHostFunc_v2_ptsz, (stream, function, data, mode));
+}
+
+CUresult cuStreamAddCallback(CUstream stream, void (*callback)(CUstream, CUresult, void *), void *data, unsigned int flags)
+{
+    SYNC(cuStreamAddCallback, (stream, callback, data, flags));
+}
+
+CUresult cuStreamAddCallback_ptsz(CUstream stream, void (*callback)(CUstream, CUresult, void *), void *data, unsigned int flags)
+{
+    SYNC(cuStreamAddCallback_ptsz, (stream, callback, data, flags));
+}
+
+#define WAIT_VALUE(symbol, type) \
+    CUresult symbol(CUstream stream, CUdeviceptr address, type value, unsigned int flags) { SYNC(symbol, (stream, address, value, flags)); }
+
+WAIT_VALUE(cuStreamWaitValue32, uint32_t)
+WAIT_VALUE(cuStreamWaitValue32_ptsz, uint32_t)
+WAIT_VALUE(cuStreamWaitValue32_v2, uint32_t)
+WAIT_VALUE(cuStreamWaitValue32_v2_ptsz, uint32_t)
+WAIT_VALUE(cuStreamWaitValue64, uint64_t)
+WAIT_VALUE(cuStreamWaitValue64_ptsz, uint64_t)
+WAIT_VALUE(cuStreamWaitValue64_v2, uint64_t)
+WAIT_VALUE(cuStreamWaitValue64_v2_ptsz, uint64_t)
+
+CUresult cuWaitExternalSemaphoresAsync(const void *semaphores, const void *parameters, unsigned int count, CUstream stream)
+{
+    SYNC(cuWaitExternalSemaphoresAsync, (semaphores, parameters, count, stream));
+}
+
+CUresult cuWaitExternalSemaphoresAsync_ptsz(const void *semaphores, const void *parameters, unsigned int count, CUstream stream)
+{
+    SYNC(cuWaitExternalSemaphoresAsync_ptsz, (semaphores, parameters, count, stream));
+}
+
+CUresult cuCtxWaitEvent(CUcontext context, CUevent event) { SYNC(cuCtxWaitEvent, (context, event)); }
+CUresult cuGreenCtxWaitEvent(void *green, CUevent event) { SYNC(cuGreenCtxWaitEvent, (green, event)); }

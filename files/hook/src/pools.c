@@ -16,6 +16,8 @@ static struct tf_pool pools[POOLS_MAX];
 static _Atomic uint32_t pool_count;
 static struct tf_lock lock;
 
+_Atomic uint32_t tf_pools_graph_trims;
+
 void tf_pools_lock(void) { tf_lock_acquire(&lock); }
 void tf_pools_unlock(void) { tf_lock_release(&lock); }
 
@@ -54,6 +56,8 @@ static bool ask(const struct tf_cuda *cuda, const struct tf_pool *pool, bool res
 
 static void charge(struct tf_container *container, struct tf_pool *pool, uint64_t bytes)
 {
+    if (pool->is_host)
+        return;
     if (bytes > pool->charged_bytes)
         tf_account_charge(container->state, container->slot, (uint32_t)pool->gpu, bytes - pool->charged_bytes, 0);
     else if (bytes < pool->charged_bytes)
@@ -68,21 +72,33 @@ void tf_pools_charge_truth(struct tf_container *container, const struct tf_cuda 
         charge(container, pool, bytes);
 }
 
+static struct tf_pool *enter(const struct tf_pool *fresh)
+{
+    for (uint32_t index = 0; index < POOLS_MAX; index++) {
+        if (pools[index].is_used)
+            continue;
+        pools[index] = *fresh;
+        if (index >= atomic_load(&pool_count))
+            atomic_store(&pool_count, index + 1);
+        return &pools[index];
+    }
+    return NULL;
+}
+
 struct tf_pool *tf_pools_enter(struct tf_container *container, const struct tf_cuda *cuda, CUmemoryPool handle, CUdevice device, int gpu)
 {
     struct tf_pool *pool = tf_pools_find(handle, device);
     if (pool)
         return pool;
-    for (uint32_t index = 0; index < POOLS_MAX; index++) {
-        if (pools[index].is_used)
-            continue;
-        pools[index] = (struct tf_pool){.handle = handle, .device = device, .gpu = gpu, .step_bytes = STEP_BYTES, .is_used = true};
-        if (index >= atomic_load(&pool_count))
-            atomic_store(&pool_count, index + 1);
-        tf_pools_charge_truth(container, cuda, &pools[index]);
-        return &pools[index];
-    }
-    return NULL;
+    pool = enter(&(struct tf_pool){.handle = handle, .device = device, .gpu = gpu, .step_bytes = STEP_BYTES, .is_used = true});
+    if (pool)
+        tf_pools_charge_truth(container, cuda, pool);
+    return pool;
+}
+
+void tf_pools_enter_host(CUmemoryPool handle)
+{
+    enter(&(struct tf_pool){.handle = handle, .step_bytes = STEP_BYTES, .is_host = true, .is_used = true});
 }
 
 static void refresh_all(struct tf_container *container, const struct tf_cuda *cuda)
@@ -106,6 +122,10 @@ CUresult tf_pools_reserve(struct tf_container *container, const struct tf_cuda *
 {
     if (tf_memory_try(container, pool->gpu, expected_growth(cuda, pool, bytes), ret) == CUDA_SUCCESS)
         return CUDA_SUCCESS;
+    if (!pool->handle && cuda->cuDeviceGraphMemTrim) {
+        TF_NESTED(cuda->cuDeviceGraphMemTrim(pool->device));
+        atomic_fetch_add(&tf_pools_graph_trims, 1);
+    }
     refresh_all(container, cuda);
     return tf_memory_reserve(container, pool->gpu, expected_growth(cuda, pool, bytes), ret);
 }

@@ -18,6 +18,7 @@ struct tf_pool {
     uint64_t charged_bytes;
     uint64_t step_bytes;  /* in which the driver grows it, as seen so far */
     uint64_t outstanding; /* blocks allocated and not freed */
+    bool is_host; /* of the host's memory: known, and not charged */
     bool is_destroyed;
     bool is_used;
 };
@@ -31,8 +32,15 @@ struct tf_pool *tf_pools_find(CUmemoryPool handle, CUdevice device);
 /* [lock] The pool, entered if it is new and charged with what it has; NULL when there are more than can be watched. */
 struct tf_pool *tf_pools_enter(struct tf_container *container, const struct tf_cuda *cuda, CUmemoryPool handle, CUdevice device, int gpu);
 
-/* [lock] Room for what the pool may grow by when `bytes` more are taken from it. CUDA_ERROR_OUT_OF_MEMORY: the limit says no. */
+/* [lock] A pool of host memory, so that what comes from it is not taken for the card's. */
+void tf_pools_enter_host(CUmemoryPool handle);
+
+/* [lock] Room for what the pool may grow by when `bytes` more are taken from it; graphs that do not run give theirs away before the limit
+ * says no. CUDA_ERROR_OUT_OF_MEMORY: it says no. */
 CUresult tf_pools_reserve(struct tf_container *container, const struct tf_cuda *cuda, struct tf_pool *pool, uint64_t bytes, struct tf_reservation *ret);
+
+/* How often graphs have been made to let go of memory that none of them runs with; what they had mapped before is mapped no more. */
+extern _Atomic uint32_t tf_pools_graph_trims;
 
 /* [lock] After the driver's call: the reservation becomes the pool's charge as far as it grew, the rest is given back. false: it took more than
  * fits under the limit, and the reservation stands. */

@@ -91,13 +91,16 @@ INJECTED_UNDER_THE_HOOK: tuple[tuple[str, str], ...] = (
 # Functions of hooks.def that no scenario makes fail, and why. tests/hook/oracle/test_oracle.py compares the three lists with hooks.def.
 NOT_INJECTED: dict[str, str] = {
     **dict.fromkeys(
-        ("cuMemAlloc", "cuMemAllocPitch", "cuMemFree", "cuArrayCreate", "cuArray3DCreate", "cuCtxDestroy"),
+        ("cuMemAlloc", "cuMemAllocPitch", "cuMemFree", "cuArrayCreate", "cuArray3DCreate", "cuCtxDestroy", "cuCtxAttach", "cuCtxDetach"),
         "before CUDA 3.2 and 4: no program has them",
     ),
     **dict.fromkeys(
         (
             "cuGraphAddNode",
             "cuGraphAddNode_v2",
+            "cuGraphAddNode_v3",
+            "cuGraphUpload",
+            "cuGraphUpload_ptsz",
             "cuGraphInstantiate",
             "cuGraphInstantiate_v2",
             "cuGraphInstantiateWithParams",
@@ -118,6 +121,8 @@ NOT_INJECTED: dict[str, str] = {
         "would take the card from under the program; tests/gpu resets contexts",
     ),
     "cuDeviceGetCount": "asked once for a shortcut; a failure leaves the long way, which the scenarios on two cards go",
+    **dict.fromkeys(("cuGreenCtxDestroy", "cuCtxFromGreenCtx"), "the simulated driver has no green contexts"),
+    "cuGraphChildGraphNodeGetGraph": "asked where a graph has children; tests/hook/test_graphs.py has them",
     **dict.fromkeys(
         (
             "cuEventCreate",

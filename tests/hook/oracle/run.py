@@ -59,7 +59,10 @@ class Bench:
         if key not in self.machines:
             folder = self.folder / f"driver-{scenario.driver}-{scenario.cards}"
             folder.mkdir()
-            self.machines[key] = self.workshop.Machine.make(self.simulator, folder, cards=scenario.cards, driver=scenario.driver)
+            # the books tell live blocks of graphs from what their pool keeps
+            self.machines[key] = self.workshop.Machine.make(
+                self.simulator, folder, cards=scenario.cards, driver=scenario.driver, graph_use_is_mapped=0
+            )
         return self.machines[key]
 
     def covered(self) -> dict[str, bool]:

@@ -158,3 +158,77 @@ def test_a_disabled_node_takes_no_time(machine: Machine) -> None:
         process.must("cuGraphLaunch", executable, 0)
         process.synchronize()
         assert machine.usage(process)["gpu_time_ns"] == 0
+
+
+def test_an_upload_takes_the_memory_and_runs_nothing(machine: Machine) -> None:
+    """What is mapped for a graph counts as used until it is trimmed, or the executable is destroyed."""
+    with machine.process().start() as process:
+        child, graph = (process.must("cuGraphCreate", out("u64"), 0) for _ in range(2))
+        process.must("cuGraphAddMemAllocNode", out("u64"), child, None, 0, ["inout", allocation_node(50 * MIB)])
+        process.must("cuGraphAddChildGraphNode", out("u64"), graph, None, 0, child)
+        executable = process.must("cuGraphInstantiateWithFlags", out("u64"), graph, 0)
+        for _ in range(2):
+            process.must("cuGraphUpload", executable, 0)
+            assert (machine.card()["used_bytes"], machine.usage(process)["allocated_bytes"]) == (64 * MIB, 0)
+        assert process.must("cuDeviceGetGraphMemAttribute", 0, 0, out("u64")) == 50 * MIB
+        process.must("cuGraphExecDestroy", executable)
+        assert process.must("cuDeviceGetGraphMemAttribute", 0, 0, out("u64")) == 0
+        process.must("cuDeviceGraphMemTrim", 0)
+        assert machine.card()["used_bytes"] == 0
+
+
+def capture(process: Process, stream: int, kernels_us: list[int], allocation: int = MIB) -> None:
+    for us in kernels_us:
+        process.launch(us, stream=stream)
+    address = process.must("cuMemAllocAsync", out("u64"), allocation, stream)
+    process.must("cuMemFreeAsync", address, stream)
+
+
+def test_a_graph_that_is_captured_again_keeps_its_shape_and_takes_the_new_parameters(machine: Machine) -> None:
+    with machine.process().start() as process:
+        process.load_spin()
+        stream = process.must("cuStreamCreate", out("u64"), 1)
+        process.must("cuStreamBeginCapture_v2", stream, 0)
+        capture(process, stream, [1000, 2000])
+        graph = process.must("cuStreamEndCapture", stream, out("u64"))
+        process.must("cuStreamBeginRecaptureToGraph", stream, 0, graph, None, None)
+        capture(process, stream, [3000, 4000])
+        assert process.must("cuStreamEndCapture", stream, out("u64")) == graph
+        executable = process.must("cuGraphInstantiateWithFlags", out("u64"), graph, 0)
+        process.must("cuGraphLaunch", executable, stream)
+        process.synchronize()
+        assert machine.usage(process)["gpu_time_ns"] == 7 * MS
+
+
+def test_another_shape_or_another_size_is_no_recapture(machine: Machine) -> None:
+    failure = 918
+    with machine.process().start() as process:
+        process.load_spin()
+        stream = process.must("cuStreamCreate", out("u64"), 1)
+
+        def recorded() -> int:
+            process.must("cuStreamBeginCapture_v2", stream, 0)
+            capture(process, stream, [1000])
+            return process.must("cuStreamEndCapture", stream, out("u64"))
+
+        process.must("cuStreamBeginRecaptureToGraph", stream, 0, recorded(), None, None)
+        process.launch(1000, stream=stream)
+        assert process.cuda("cuMemAllocAsync", out("u64"), 2 * MIB, stream)[0] == failure
+        assert process.cuda("cuStreamEndCapture", stream, out("u64"))[0] == 901
+        process.must("cuStreamBeginRecaptureToGraph", stream, 0, recorded(), None, None)
+        process.launch(1000, stream=stream)
+        assert process.cuda("cuStreamEndCapture", stream, out("u64"))[0] == failure
+
+
+def test_a_capture_for_graphics_leaves_nothing_behind(machine: Machine) -> None:
+    with machine.process().start() as process:
+        process.load_spin()
+        stream = process.must("cuStreamCreate", out("u64"), 1)
+        assert process.cuda("cuStreamBeginCaptureToCig", stream, None)[0] == INVALID_VALUE
+        process.must("cuStreamBeginCaptureToCig", stream, ["pointers", [0]])
+        process.launch(4000, stream=stream)
+        assert process.cuda("cuStreamEndCapture", stream, out("u64"))[0] == 401
+        process.must("cuStreamEndCaptureToCig", stream)
+        process.launch(1000, stream=stream)
+        process.synchronize()
+        assert machine.usage(process)["gpu_time_ns"] == 1 * MS

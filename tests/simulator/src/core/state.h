@@ -173,6 +173,7 @@ struct sim_memory_model {
     uint64_t pool_growth_bytes;  /* steps in which a stream-ordered pool takes memory from the card */
     uint64_t context_bytes;      /* taken by a process's first context on a card */
     uint64_t module_bytes;       /* taken by each loaded module */
+    uint64_t graph_use_is_mapped; /* what graphs use: 1: all that is mapped for graphs that live; 0: what is allocated right now */
 };
 
 struct sim_time_model {

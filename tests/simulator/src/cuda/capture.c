@@ -46,11 +46,26 @@ void graph_forget_event(CUevent event)
     driver_unlock();
 }
 
+/* The node of the graph that is captured again which the next node must equal; NULL: there is none. */
+static CUgraphNode expected_node(const struct capture *capture)
+{
+    const size_t index = capture->graph->node_count;
+    return index < capture->recaptured->node_count ? capture->recaptured->nodes[index] : NULL;
+}
+
 /* The new node at the end of a capturing stream. Under driver_lock(). */
 static CUresult record_node(CUstream stream, int type, CUgraphNode *ret_node)
 {
-    REQUIRE(!stream->capture->is_broken, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
-    CUresult result = graph_add(stream->capture->graph, type, stream->tail, stream->tail_count, ret_node);
+    struct capture *capture = stream->capture;
+    REQUIRE(!capture->is_broken, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    const CUgraphNode expected = capture->recaptured ? expected_node(capture) : NULL;
+    if (capture->recaptured && (!expected || expected->type != type || expected->dependency_count != stream->tail_count)) {
+        capture->is_broken = true;
+        return CUDA_ERROR_GRAPH_RECAPTURE_FAILURE;
+    }
+    CUresult result = graph_add(capture->graph, type, stream->tail, stream->tail_count, ret_node);
+    if (result == CUDA_SUCCESS)
+        (*ret_node)->origin = expected;
     if (result == CUDA_SUCCESS)
         result = set_tail(&stream->tail, &stream->tail_count, ret_node, 1);
     return result;
@@ -103,11 +118,14 @@ CUresult graph_capture_allocate(CUstream stream, uint64_t size_bytes, CUdevicept
 {
     CUgraphNode node;
     CUresult result = record(stream, CU_GRAPH_NODE_TYPE_MEM_ALLOC, &node);
-    if (node) {
+    if (node && node->origin && node->origin->size_bytes != size_bytes) {
+        stream->capture->is_broken = true;
+        result = CUDA_ERROR_GRAPH_RECAPTURE_FAILURE;
+    } else if (node) {
         node->size_bytes = size_bytes;
         node->device = stream->context->device;
         driver_lock();
-        *ret_address = node->address = heap_new_address(size_bytes);
+        *ret_address = node->address = node->origin ? node->origin->address : heap_new_address(size_bytes);
         driver_unlock();
     }
     *ret_is_captured = node != NULL;
@@ -241,6 +259,73 @@ CUDA_EXPORT cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, con
     return begin_in_graph(stream_of_thread(stream), graph, dependencies, count, mode);
 }
 
+/* The same nodes in the same order; other parameters are taken over, and nobody is asked about them. */
+static CUresult begin_again(CUstream handle, CUgraph graph, int mode)
+{
+    CUstream stream;
+    REQUIRE(object_is(graph, KIND_GRAPH), CUDA_ERROR_INVALID_VALUE);
+    CUresult result = begin(handle, NULL, mode);
+    if (result == CUDA_SUCCESS && (result = stream_resolve(handle, &stream)) == CUDA_SUCCESS)
+        stream->capture->recaptured = graph;
+    return result;
+}
+
+CUDA_EXPORT cuStreamBeginRecaptureToGraph(CUstream stream, int mode, CUgraph graph, void *callback, void *user_data)
+{
+    ENTER(cuStreamBeginRecaptureToGraph);
+    (void)callback, (void)user_data;
+    return begin_again(stream, graph, mode);
+}
+
+CUDA_EXPORT cuStreamBeginRecaptureToGraph_ptsz(CUstream stream, int mode, CUgraph graph, void *callback, void *user_data)
+{
+    ENTER(cuStreamBeginRecaptureToGraph_ptsz);
+    (void)callback, (void)user_data;
+    return begin_again(stream_of_thread(stream), graph, mode);
+}
+
+/* What was captured again becomes the content of the graph it was captured for. Under driver_lock(). */
+static CUresult replace_nodes(CUgraph graph, CUgraph fresh)
+{
+    const bool is_complete = fresh->node_count == graph->node_count;
+    if (is_complete) {
+        const struct CUgraph_st old = *graph;
+        graph->nodes = fresh->nodes;
+        graph->node_count = fresh->node_count;
+        fresh->nodes = old.nodes;
+        fresh->node_count = old.node_count;
+        for (size_t i = 0; i < graph->node_count; i++) {
+            graph->nodes[i]->graph = graph;
+            graph->nodes[i]->origin = NULL;
+        }
+    }
+    graph_destroy(fresh);
+    return is_complete ? CUDA_SUCCESS : (CUresult)CUDA_ERROR_GRAPH_RECAPTURE_FAILURE;
+}
+
+/* Into a command list of a graphics interface: launches do not run, and their way to the card is not ours. */
+static CUresult begin_for_graphics(CUstream handle, const void *parameters)
+{
+    CUstream stream;
+    REQUIRE(parameters, CUDA_ERROR_INVALID_VALUE);
+    CUresult result = begin(handle, NULL, 2);
+    if (result == CUDA_SUCCESS && (result = stream_resolve(handle, &stream)) == CUDA_SUCCESS)
+        stream->capture->is_for_graphics = true;
+    return result;
+}
+
+CUDA_EXPORT cuStreamBeginCaptureToCig(CUstream stream, void *parameters)
+{
+    ENTER(cuStreamBeginCaptureToCig);
+    return begin_for_graphics(stream, parameters);
+}
+
+CUDA_EXPORT cuStreamBeginCaptureToCig_ptsz(CUstream stream, void *parameters)
+{
+    ENTER(cuStreamBeginCaptureToCig_ptsz);
+    return begin_for_graphics(stream_of_thread(stream), parameters);
+}
+
 static struct capture *g_ending;
 
 static void leave_if_ending(CUstream stream)
@@ -249,22 +334,24 @@ static void leave_if_ending(CUstream stream)
         leave_capture(stream);
 }
 
-static CUresult end(CUstream handle, CUgraph *ret_graph)
+static CUresult end(CUstream handle, bool is_for_graphics, CUgraph *ret_graph)
 {
     CUstream stream;
     REQUIRE(ret_graph, CUDA_ERROR_INVALID_VALUE);
     CUresult result = stream_resolve(handle, &stream);
     if (result != CUDA_SUCCESS)
         return result;
-    REQUIRE(stream->capture, CUDA_ERROR_ILLEGAL_STATE);
+    REQUIRE(stream->capture && stream->capture->is_for_graphics == is_for_graphics, CUDA_ERROR_ILLEGAL_STATE);
     REQUIRE(stream->capture->origin == stream, CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
     driver_lock();
     struct capture *capture = stream->capture;
     capture_mode_closed(capture);
     g_ending = capture;
     context_visit_streams(NULL, leave_if_ending);
-    *ret_graph = capture->is_broken ? NULL : capture->graph;
+    *ret_graph = capture->is_broken ? NULL : capture->recaptured ? capture->recaptured : capture->graph;
     result = capture->is_broken ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
+    if (capture->recaptured && !capture->is_broken)
+        result = replace_nodes(capture->recaptured, capture->graph);
     capture->graph = NULL; /* events that still point here see that it is over */
     object_free(capture);
     driver_unlock();
@@ -274,13 +361,36 @@ static CUresult end(CUstream handle, CUgraph *ret_graph)
 CUDA_EXPORT cuStreamEndCapture(CUstream stream, CUgraph *ret_graph)
 {
     ENTER(cuStreamEndCapture);
-    return end(stream, ret_graph);
+    return end(stream, false, ret_graph);
 }
 
 CUDA_EXPORT cuStreamEndCapture_ptsz(CUstream stream, CUgraph *ret_graph)
 {
     ENTER(cuStreamEndCapture_ptsz);
-    return end(stream_of_thread(stream), ret_graph);
+    return end(stream_of_thread(stream), false, ret_graph);
+}
+
+static CUresult end_for_graphics(CUstream stream)
+{
+    CUgraph graph;
+    CUresult result = end(stream, true, &graph);
+    driver_lock();
+    if (result == CUDA_SUCCESS)
+        graph_destroy(graph);
+    driver_unlock();
+    return result;
+}
+
+CUDA_EXPORT cuStreamEndCaptureToCig(CUstream stream)
+{
+    ENTER(cuStreamEndCaptureToCig);
+    return end_for_graphics(stream);
+}
+
+CUDA_EXPORT cuStreamEndCaptureToCig_ptsz(CUstream stream)
+{
+    ENTER(cuStreamEndCaptureToCig_ptsz);
+    return end_for_graphics(stream_of_thread(stream));
 }
 
 /* Status: 0 none, 1 active, 2 invalidated. */

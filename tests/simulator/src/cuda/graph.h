@@ -39,6 +39,8 @@ struct capture {
     int mode;
     const void *thread; /* that began it */
     bool is_broken;
+    bool is_for_graphics; /* what is recorded goes to a graphics interface, which this machine has none of: it is dropped at the end */
+    CUgraph recaptured;   /* the graph whose nodes must come again, in their order; graph is then the new one */
 };
 
 /* capture_mode.c; under driver_lock(). */

@@ -1,7 +1,8 @@
 /* graph_exec.c - graphs that run: instantiation orders the nodes, a launch puts them on a stream one after the other.
  *
- * Memory of allocation nodes comes from the card's graph pool when the graph runs, at the address fixed with the node, and stays until
- * a free node, cuMemFree or cuMemFreeAsync gives it back; the pool keeps it until cuDeviceGraphMemTrim. */
+ * Memory of allocation nodes comes from the card's graph pool when the graph is uploaded or runs, at the address fixed with the node, and
+ * stays until a free node, cuMemFree or cuMemFreeAsync gives it back; the pool keeps it until cuDeviceGraphMemTrim. What a graph has had
+ * once counts as used while the graph lives, as the driver's attribute says: mapped by at least one graph. */
 #include <stdlib.h>
 
 #include "callback.h"
@@ -13,7 +14,14 @@ struct CUgraphExec_st {
     struct object head;
     CUgraph graph; /* own clone, nodes in an order that keeps every edge */
     uint64_t flags;
+    uint64_t mapped_bytes;
+    CUdevice device; /* of its allocation nodes */
+    CUgraphExec next;
 };
+
+static CUgraphExec g_execs; /* those with memory mapped */
+
+enum { FLAG_UPLOAD = 2 };
 
 /* Orders graph->nodes so that dependencies come first. False: there is a cycle. */
 static bool sort_nodes(CUgraph graph)
@@ -38,6 +46,47 @@ static bool sort_nodes(CUgraph graph)
         graph->nodes[placed] = node;
     }
     return true;
+}
+
+/* What the allocation nodes take together, those of child graphs included. */
+static uint64_t needed_bytes(CUgraph graph, CUdevice *ret_device)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < graph->node_count; i++) {
+        CUgraphNode node = graph->nodes[i];
+        if (node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) {
+            bytes += node->size_bytes;
+            *ret_device = node->device;
+        } else if (node->type == CU_GRAPH_NODE_TYPE_GRAPH && node->child) {
+            bytes += needed_bytes(node->child, ret_device);
+        }
+    }
+    return bytes;
+}
+
+/* Under driver_lock(). */
+static void map(CUgraphExec exec)
+{
+    const uint64_t bytes = exec->mapped_bytes ? 0 : needed_bytes(exec->graph, &exec->device);
+    if (!bytes)
+        return;
+    exec->mapped_bytes = bytes;
+    exec->next = g_execs;
+    g_execs = exec;
+    pool_of_graphs(exec->device)->mapped_bytes += bytes;
+}
+
+/* Under driver_lock(). */
+static void unmap(CUgraphExec exec)
+{
+    CUgraphExec *link = &g_execs;
+    while (*link && *link != exec)
+        link = &(*link)->next;
+    if (!*link)
+        return;
+    *link = exec->next;
+    pool_of_graphs(exec->device)->mapped_bytes -= exec->mapped_bytes;
+    exec->mapped_bytes = 0;
 }
 
 static CUresult instantiate(CUgraphExec *ret_exec, CUgraph graph, uint64_t flags)
@@ -86,10 +135,14 @@ CUDA_EXPORT cuGraphInstantiateWithFlags(CUgraphExec *ret_exec, CUgraph graph, un
     return instantiate(ret_exec, graph, flags);
 }
 
+static CUresult upload(CUgraphExec exec, CUstream handle);
+
 static CUresult instantiate_with_params(CUgraphExec *ret_exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params)
 {
     REQUIRE(params, CUDA_ERROR_INVALID_VALUE);
     CUresult result = instantiate(ret_exec, graph, params->flags);
+    if (result == CUDA_SUCCESS && params->flags & FLAG_UPLOAD)
+        result = upload(*ret_exec, params->upload_stream);
     params->error_node = NULL;
     params->result = result == CUDA_SUCCESS ? 0 : 1;
     return result;
@@ -112,6 +165,7 @@ CUDA_EXPORT cuGraphExecDestroy(CUgraphExec exec)
     ENTER(cuGraphExecDestroy);
     REQUIRE(object_is(exec, KIND_EXEC), CUDA_ERROR_INVALID_VALUE);
     driver_lock();
+    unmap(exec);
     graph_destroy(exec->graph);
     object_free(exec);
     driver_unlock();
@@ -204,7 +258,12 @@ static CUresult launch(CUgraphExec exec, CUstream handle)
     if (result != CUDA_SUCCESS)
         return result;
     REQUIRE(!stream->capture, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-    return run_graph(exec->graph, stream);
+    result = run_graph(exec->graph, stream);
+    driver_lock();
+    if (result == CUDA_SUCCESS)
+        map(exec);
+    driver_unlock();
+    return result;
 }
 
 CUDA_EXPORT cuGraphLaunch(CUgraphExec exec, CUstream stream)
@@ -219,12 +278,22 @@ CUDA_EXPORT cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream)
     return launch(exec, stream_of_thread(stream));
 }
 
-/* Nothing to prepare: memory of allocation nodes is taken at launch. */
 static CUresult upload(CUgraphExec exec, CUstream handle)
 {
     CUstream stream;
+    CUdevice device = 0;
     REQUIRE(object_is(exec, KIND_EXEC), CUDA_ERROR_INVALID_VALUE);
-    return stream_resolve(handle, &stream);
+    CUresult result = stream_resolve(handle, &stream);
+    if (result != CUDA_SUCCESS)
+        return result;
+    driver_lock();
+    const uint64_t bytes = exec->mapped_bytes ? 0 : needed_bytes(exec->graph, &device);
+    CUmemoryPool pool = bytes ? pool_of_graphs(device) : NULL;
+    result = !bytes ? CUDA_SUCCESS : pool ? pool_make_room(pool, bytes) : (CUresult)CUDA_ERROR_OUT_OF_MEMORY;
+    if (result == CUDA_SUCCESS)
+        map(exec);
+    driver_unlock();
+    return result;
 }
 
 CUDA_EXPORT cuGraphUpload(CUgraphExec exec, CUstream stream)
@@ -347,7 +416,11 @@ CUDA_EXPORT cuDeviceGetGraphMemAttribute(CUdevice device, int attribute, void *r
     driver_lock();
     CUmemoryPool pool = pool_of_graphs(device);
     if (pool) {
-        const uint64_t values[] = {pool->used_bytes, pool->used_high_bytes, pool->reserved_bytes, pool->reserved_high_bytes};
+        uint64_t mapped_bytes = pool->mapped_bytes < pool->reserved_bytes ? pool->mapped_bytes : pool->reserved_bytes;
+        if (!g_driver.machine.state->memory.graph_use_is_mapped)
+            mapped_bytes = 0;
+        const uint64_t used_bytes = pool->used_bytes > mapped_bytes ? pool->used_bytes : mapped_bytes;
+        const uint64_t values[] = {used_bytes, pool->used_high_bytes, pool->reserved_bytes, pool->reserved_high_bytes};
         *(uint64_t *)ret_value = values[attribute];
     }
     driver_unlock();
@@ -376,6 +449,11 @@ CUDA_EXPORT cuDeviceGraphMemTrim(CUdevice device)
     REQUIRE(driver_card(device), CUDA_ERROR_INVALID_DEVICE);
     driver_lock();
     CUmemoryPool pool = pool_of_graphs(device);
+    for (CUgraphExec exec = g_execs, next; exec; exec = next) { /* none is running: launches are done when they return */
+        next = exec->next;
+        if (exec->device == device)
+            unmap(exec);
+    }
     if (pool)
         pool_trim_unused(pool);
     driver_unlock();

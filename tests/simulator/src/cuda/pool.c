@@ -58,11 +58,27 @@ static CUresult grow(CUmemoryPool pool, uint64_t needed_bytes)
     const uint64_t target_bytes = stepped(needed_bytes);
     REQUIRE(!pool->max_bytes || target_bytes <= stepped(pool->max_bytes), CUDA_ERROR_OUT_OF_MEMORY);
     state_lock(&g_driver.machine);
-    int error = memory_reserve(&g_driver.machine, pool->card, target_bytes - pool->reserved_bytes);
+    int error = pool->is_host ? 0 : memory_reserve(&g_driver.machine, pool->card, target_bytes - pool->reserved_bytes);
     state_unlock(&g_driver.machine);
     if (!error)
         set_reserved(pool, target_bytes);
     return driver_error(error);
+}
+
+/* What its blocks are in the books of the card. */
+static void note(CUmemoryPool pool, int64_t requested_bytes, int64_t allocated_bytes)
+{
+    if (pool->is_host)
+        return;
+    state_lock(&g_driver.machine);
+    memory_note(&g_driver.machine, pool->card, requested_bytes, allocated_bytes);
+    state_unlock(&g_driver.machine);
+}
+
+CUresult pool_make_room(CUmemoryPool pool, uint64_t size_bytes)
+{
+    REQUIRE(size_bytes <= UINT64_MAX / 4, CUDA_ERROR_OUT_OF_MEMORY);
+    return pool->used_bytes + size_bytes > pool->reserved_bytes ? grow(pool, pool->used_bytes + size_bytes) : CUDA_SUCCESS;
 }
 
 CUresult pool_take(CUmemoryPool pool, uint64_t size_bytes, uint64_t *ret_allocated_bytes)
@@ -70,17 +86,13 @@ CUresult pool_take(CUmemoryPool pool, uint64_t size_bytes, uint64_t *ret_allocat
     const uint64_t granule_bytes = g_driver.machine.state->memory.granule_bytes;
     REQUIRE(size_bytes <= UINT64_MAX / 4, CUDA_ERROR_OUT_OF_MEMORY);
     const uint64_t rounded_bytes = (size_bytes + granule_bytes - 1) / granule_bytes * granule_bytes;
-    if (pool->used_bytes + rounded_bytes > pool->reserved_bytes) {
-        CUresult result = grow(pool, pool->used_bytes + rounded_bytes);
-        if (result != CUDA_SUCCESS)
-            return result;
-    }
+    CUresult result = pool_make_room(pool, rounded_bytes);
+    if (result != CUDA_SUCCESS)
+        return result;
     pool->used_bytes += rounded_bytes;
     if (pool->used_bytes > pool->used_high_bytes)
         pool->used_high_bytes = pool->used_bytes;
-    state_lock(&g_driver.machine);
-    memory_note(&g_driver.machine, pool->card, (int64_t)size_bytes, (int64_t)rounded_bytes);
-    state_unlock(&g_driver.machine);
+    note(pool, (int64_t)size_bytes, (int64_t)rounded_bytes);
     *ret_allocated_bytes = rounded_bytes;
     return CUDA_SUCCESS;
 }
@@ -91,7 +103,8 @@ static void trim_to(CUmemoryPool pool, uint64_t keep_bytes)
     if (target_bytes >= pool->reserved_bytes)
         return;
     state_lock(&g_driver.machine);
-    memory_unreserve(&g_driver.machine, pool->card, pool->reserved_bytes - target_bytes);
+    if (!pool->is_host)
+        memory_unreserve(&g_driver.machine, pool->card, pool->reserved_bytes - target_bytes);
     state_unlock(&g_driver.machine);
     pool->reserved_bytes = target_bytes;
 }
@@ -109,9 +122,7 @@ static void forget(CUmemoryPool pool)
 void pool_give_back(CUmemoryPool pool, uint64_t size_bytes, uint64_t allocated_bytes)
 {
     pool->used_bytes -= allocated_bytes;
-    state_lock(&g_driver.machine);
-    memory_note(&g_driver.machine, pool->card, -(int64_t)size_bytes, -(int64_t)allocated_bytes);
-    state_unlock(&g_driver.machine);
+    note(pool, -(int64_t)size_bytes, -(int64_t)allocated_bytes);
     if (pool->is_destroyed && pool->used_bytes == 0) {
         trim_to(pool, 0);
         forget(pool);
@@ -156,11 +167,13 @@ CUDA_EXPORT cuMemPoolCreate(CUmemoryPool *ret_pool, const CUmemPoolProps *proper
     ENTER(cuMemPoolCreate);
     REQUIRE(ret_pool && properties, CUDA_ERROR_INVALID_VALUE);
     REQUIRE(properties->allocation_type == CU_MEM_ALLOCATION_TYPE_PINNED, CUDA_ERROR_INVALID_VALUE);
-    REQUIRE(properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE, CUDA_ERROR_NOT_SUPPORTED);
-    REQUIRE(driver_card(properties->location.id), CUDA_ERROR_INVALID_DEVICE);
+    const bool is_host = properties->location.type == CU_MEM_LOCATION_TYPE_HOST;
+    REQUIRE(is_host || properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE, CUDA_ERROR_NOT_SUPPORTED);
+    REQUIRE(is_host || driver_card(properties->location.id), CUDA_ERROR_INVALID_DEVICE);
     driver_lock();
-    CUmemoryPool pool = new_pool(properties->location.id);
+    CUmemoryPool pool = new_pool(is_host ? 0 : properties->location.id);
     if (pool) {
+        pool->is_host = is_host;
         pool->max_bytes = properties->max_bytes;
         *ret_pool = pool;
     }
@@ -282,14 +295,14 @@ CUDA_EXPORT cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool)
 {
     ENTER(cuDeviceSetMemPool);
     REQUIRE(driver_card(device), CUDA_ERROR_INVALID_DEVICE);
-    REQUIRE(require_pool(pool) == CUDA_SUCCESS && pool->device == device, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(require_pool(pool) == CUDA_SUCCESS && pool->device == device && !pool->is_host, CUDA_ERROR_INVALID_VALUE);
     driver_lock();
     g_currents[device] = pool;
     driver_unlock();
     return CUDA_SUCCESS;
 }
 
-/* CUDA 13: the same by location. Pools of the host or of managed memory do not exist here. */
+/* CUDA 13: the same by location. Current pools of the host, and pools of managed memory, do not exist here. */
 static CUresult check_pool_location(const CUmemLocation *location, int type)
 {
     REQUIRE(location, CUDA_ERROR_INVALID_VALUE);
@@ -327,7 +340,7 @@ CUDA_EXPORT cuMemSetMemPool(CUmemLocation *location, int type, CUmemoryPool pool
     CUresult result = check_pool_location(location, type);
     if (result != CUDA_SUCCESS)
         return result;
-    REQUIRE(require_pool(pool) == CUDA_SUCCESS && pool->device == location->id, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(require_pool(pool) == CUDA_SUCCESS && pool->device == location->id && !pool->is_host, CUDA_ERROR_INVALID_VALUE);
     driver_lock();
     g_currents[location->id] = pool;
     driver_unlock();

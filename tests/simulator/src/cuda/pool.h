@@ -11,8 +11,10 @@ struct CUmemPoolHandle_st {
     CUdevice device;
     uint32_t card;
     bool is_default, is_graph, is_imported, is_destroyed;
+    bool is_host; /* its memory is the machine's, not a card's */
     uint64_t max_bytes; /* 0 = no own limit */
     uint64_t used_bytes, used_high_bytes, reserved_bytes, reserved_high_bytes, release_threshold_bytes;
+    uint64_t mapped_bytes; /* of graphs: what executable graphs keep mapped, used or not; they may share it */
     int reuse[3];
     CUmemoryPool next;
 };
@@ -20,6 +22,9 @@ struct CUmemPoolHandle_st {
 /* Takes size_bytes (rounded to the granule in *ret_allocated_bytes) out of the pool, growing it if need be. */
 CUresult pool_take(CUmemoryPool pool, uint64_t size_bytes, uint64_t *ret_allocated_bytes);
 void pool_give_back(CUmemoryPool pool, uint64_t size_bytes, uint64_t allocated_bytes);
+
+/* Room for size_bytes more, without handing them out. */
+CUresult pool_make_room(CUmemoryPool pool, uint64_t size_bytes);
 
 CUmemoryPool pool_default(CUdevice device);
 CUmemoryPool pool_of_graphs(CUdevice device);

@@ -51,6 +51,7 @@ static const struct key g_state_keys[] = {
     STATE("pool_growth_bytes", memory.pool_growth_bytes, UNIT_ONE),
     STATE("context_bytes", memory.context_bytes, UNIT_ONE),
     STATE("module_bytes", memory.module_bytes, UNIT_ONE),
+    STATE("graph_use_is_mapped", memory.graph_use_is_mapped, UNIT_ONE),
     STATE("slice_us", time.slice_ns, UNIT_US_TO_NS),
     STATE("switch_us", time.switch_ns, UNIT_US_TO_NS),
     STATE("window_us", time.window_ns, UNIT_US_TO_NS),
