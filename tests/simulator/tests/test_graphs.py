@@ -209,7 +209,7 @@ def test_another_shape_or_another_size_is_no_recapture(machine: Machine) -> None
         def recorded() -> int:
             process.must("cuStreamBeginCapture_v2", stream, 0)
             capture(process, stream, [1000])
-            return process.must("cuStreamEndCapture", stream, out("u64"))
+            return int(process.must("cuStreamEndCapture", stream, out("u64")))
 
         process.must("cuStreamBeginRecaptureToGraph", stream, 0, recorded(), None, None)
         process.launch(1000, stream=stream)
