@@ -126,6 +126,20 @@ say(results=[cuda.cuGraphLaunch(graph, None) for graph in (one, two) * 3])
     assert seen == {"results": [0] * 6}
 
 
+def test_taking_turns_spoils_no_capture(make_slot: Callable[..., Slot]) -> None:
+    """A trim is a call that an open capture of the strictest mode forbids; the program made none."""
+    seen = run(
+        make_slot(memory_mib=96),
+        """
+one, two, s, graph = executable_of(graph_of(64)), executable_of(graph_of(80)), c.c_void_p(), c.c_void_p()
+assert cuda.cuStreamCreate(c.byref(s), c.c_uint(1)) == 0
+assert cuda.cuStreamBeginCapture_v2(s, c.c_int(0)) == 0
+say(results=[cuda.cuGraphLaunch(graph, c.c_void_p(2)) for graph in (one, two, one)], end=cuda.cuStreamEndCapture(s, c.byref(graph)))
+""",
+    )
+    assert seen == {"results": [0] * 3, "end": 0}
+
+
 @pytest.mark.parametrize("flavour", STREAMS)
 class TestUpload:
     """An upload maps the memory without running anything."""

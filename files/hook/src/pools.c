@@ -118,14 +118,23 @@ static uint64_t expected_growth(const struct tf_cuda *cuda, const struct tf_pool
     return needed_bytes > pool->charged_bytes ? needed_bytes - pool->charged_bytes : 0;
 }
 
+/* The program did not ask for it, so it must not break a capture of the program's, as calls that may synchronise do. */
+static void trim_graphs(const struct tf_cuda *cuda, CUdevice device)
+{
+    int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    if (!cuda->cuDeviceGraphMemTrim || !cuda->cuThreadExchangeStreamCaptureMode || cuda->cuThreadExchangeStreamCaptureMode(&mode) != CUDA_SUCCESS)
+        return;
+    TF_NESTED(cuda->cuDeviceGraphMemTrim(device));
+    cuda->cuThreadExchangeStreamCaptureMode(&mode);
+    atomic_fetch_add(&tf_pools_graph_trims, 1);
+}
+
 CUresult tf_pools_reserve(struct tf_container *container, const struct tf_cuda *cuda, struct tf_pool *pool, uint64_t bytes, struct tf_reservation *ret)
 {
     if (tf_memory_try(container, pool->gpu, expected_growth(cuda, pool, bytes), ret) == CUDA_SUCCESS)
         return CUDA_SUCCESS;
-    if (!pool->handle && cuda->cuDeviceGraphMemTrim) {
-        TF_NESTED(cuda->cuDeviceGraphMemTrim(pool->device));
-        atomic_fetch_add(&tf_pools_graph_trims, 1);
-    }
+    if (!pool->handle)
+        trim_graphs(cuda, pool->device);
     refresh_all(container, cuda);
     return tf_memory_reserve(container, pool->gpu, expected_growth(cuda, pool, bytes), ret);
 }

@@ -131,6 +131,7 @@ NOT_INJECTED: dict[str, str] = {
             "cuEventRecord_ptsz",
             "cuEventQuery",
             "cuEventElapsedTime",
+            "cuThreadExchangeStreamCaptureMode",
             "cuCtxPushCurrent_v2",
             "cuCtxPopCurrent_v2",
         ),

@@ -16,7 +16,7 @@ static struct capture *g_open[OPEN_MAX]; /* those that are not relaxed; under dr
 static const char *const g_unsafe[] = {
     "cuMemAlloc_v2", "cuMemAllocPitch_v2", "cuMemAllocManaged", "cuMemFree_v2", "cuMemHostAlloc", "cuMemAllocHost_v2", "cuMemFreeHost",
     "cuMemCreate", "cuMemRelease", "cuMemMap", "cuMemUnmap", "cuEventQuery", "cuEventSynchronize", "cuEventElapsedTime", "cuCtxSynchronize",
-    "cuMemcpyDtoH_v2", "cuMemcpyHtoD_v2", "cuMemcpyDtoD_v2",
+    "cuMemcpyDtoH_v2", "cuMemcpyHtoD_v2", "cuMemcpyDtoD_v2", "cuDeviceGraphMemTrim",
 };
 
 static const void *this_thread(void) { return &t_mode; }
