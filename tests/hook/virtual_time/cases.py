@@ -233,6 +233,17 @@ def steps(fifo: bool) -> Iterator[Case]:
                        length_ms=9500, changes=((3500, 0, high),), settings={"nvml_phase_ms": phase_ms})  # fmt: skip
 
 
+def neighbour_changes(fifo: bool, late_ms: tuple[int, ...] = (0, 128), phases_ms: tuple[int, ...] = (60,)) -> Iterator[Case]:
+    """Limits change while two tenants work: NVML tells a second later how much of which measurement was whose."""
+    for us, swap in itertools.product((300.0, 1000.0, 2000.0, 5000.0), (((30, 60), (60, 30)), ((10, 80), (80, 10)), ((20, 20), (20, 70)))):
+        for late, phase_ms in itertools.product(late_ms, phases_ms):
+            (first, second), to = swap
+            changes = tuple((12000.0 + late, number, limit) for number, limit in enumerate(to))
+            name = f"{size_name(us)} {first}/{second} -> {to[0]}/{to[1]} at {late} ms, NVML at {phase_ms} ms"
+            yield Case("two change", name, (Tenant(first, (us,)), Tenant(second, (us,))), fifo=fifo, window_ms=50, length_ms=15800,
+                       changes=changes, settings={"nvml_phase_ms": phase_ms})  # fmt: skip
+
+
 def duty(fifo: bool) -> Iterator[Case]:
     """Programs that pause: what they did not use is kept for 250 ms, so bursts even out within that."""
     for limit, on_ms, off_ms, us in (
@@ -315,8 +326,9 @@ def quick() -> list[Case]:
     cases = list(sweep([1, 5, 20, 35, 50, 65, 80, 95, 99]))
     cases += sweep([5, 50, 95], fifo=True)
     for fifo in (False, True):
+        cases += itertools.chain(hostile(fifo), blind(fifo), cold(fifo))
         cases += itertools.chain(
-            shared(fifo), crowds(fifo), processes(fifo), changes(fifo), duty(fifo), modes(fifo), hostile(fifo), blind(fifo), cold(fifo)
+            shared(fifo), crowds(fifo), processes(fifo), changes(fifo), neighbour_changes(fifo), duty(fifo), modes(fifo)
         )
         base = [case for case in shared(fifo) if case.name in ("30/60 of 1 ms", "10/30/55 mixed")]
         cases += varied(base)
@@ -331,6 +343,7 @@ def full() -> list[Case]:
             for case in itertools.chain(shared(fifo), processes(fifo), changes(fifo), duty(fifo), modes(fifo)):
                 cases.append(replace(case, seed=seed, name=f"{case.name}, seed {seed}"))
         cases += itertools.chain(hostile(fifo), blind(fifo), cold(fifo), crowds(fifo))
+        cases += neighbour_changes(fifo, (0, 64, 128, 192), (0, 60, 120))
         cases += varied(list(shared(fifo)))
         cases += varied([case for case in changes(fifo) if case.name.startswith("1 ms 50")])
         cases += varied(list(sweep([10, 50, 90], (20.0, 300.0, 10000.0), fifo)))

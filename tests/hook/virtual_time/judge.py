@@ -20,10 +20,13 @@ JAIN = 0.99
 # Random tenants, policies and parameters all at once: so many percent of them may miss.
 HELD_OUT_PERCENT = {"mean off by": 2.0, "MAE": 2.0, "lost % of the quota": 2.0, "ledger off by": 2.0, "1 - Jain of processes": 3.0}
 CHANGE_MS = 300.0
+# In the first second after a change beside a neighbour, before NVML's word on it counts.
+NEIGHBOUR_WINDOW_POINTS = 15.0
+NEIGHBOUR_SECOND_POINTS = 8.0
 # What eight tenants at once may see before NVML's first words count: so long below so much of the limit, so far above it in a second.
 STARVED_SHARE = 0.3
 STARVED_MS = 1000.0
-CROWD_ABOVE_POINTS = 17.0
+CROWD_ABOVE_POINTS = 20.0
 MAE_KERNEL_US = 10000.0  # longer ones cannot be spread over a window of 200 ms
 
 
@@ -131,7 +134,10 @@ def changing(case: Case, number: int, tenant: Tenant, result: dict[str, Any]) ->
     windows = result["windows"]
     timeline = limits_over_time(case, number)
     ends_ms = [at_ms for at_ms, _ in timeline[1:]] + [case.warmup_ms + case.length_ms]
+    together = case.group == "two change"
     for (at_ms, limit), end_ms in zip(timeline, ends_ms):
+        if together and at_ms == 0:
+            continue  # crowds() judges how tenants start
         begin_ms, until_ms = working(tenant, max(at_ms, tenant.start_ms, case.warmup_ms), end_ms)
         first = int((begin_ms + CHANGE_MS - case.warmup_ms) / case.window_ms) + 1
         last = int((until_ms - case.warmup_ms) / case.window_ms)
@@ -143,9 +149,11 @@ def changing(case: Case, number: int, tenant: Tenant, result: dict[str, Any]) ->
         # a single window may split a kernel: one more or less
         one_kernel = 100 * tenant.mean_us / 1000 / cases.WINDOW_MS
         yield Verdict(case, number, f"MAE 300 ms after {limit} at {at_ms:g} ms", sum(errors) / len(errors), MAE_POINTS)
-        yield Verdict(case, number, f"worst window after {limit} at {at_ms:g} ms", max(errors), MAE_POINTS + one_kernel)
+        yield Verdict(case, number, f"worst window after {limit} at {at_ms:g} ms", max(errors),
+                      NEIGHBOUR_WINDOW_POINTS if together else MAE_POINTS + one_kernel)  # fmt: skip
         second = windows[first : min(last, first + round((1000 - CHANGE_MS) / case.window_ms))]
-        yield Verdict(case, number, f"first second after {limit} at {at_ms:g} ms", abs(sum(second) / len(second) - target), MAE_POINTS)
+        yield Verdict(case, number, f"first second after {limit} at {at_ms:g} ms", abs(sum(second) / len(second) - target),
+                      NEIGHBOUR_SECOND_POINTS if together else MAE_POINTS)  # fmt: skip
 
 
 def working(tenant: Tenant, begin_ms: float, until_ms: float) -> tuple[float, float]:
@@ -230,6 +238,11 @@ def judge(case: Case, result: dict[str, Any]) -> list[Verdict]:
         else:
             verdicts += steady(case, number, tenant, tenants[number])
     judged = [(tenant, float(tenants[i]["mean"])) for i, tenant in enumerate(case.tenants) if tenant.judged]
-    if case.group != "crowd" and len(judged) > 1 and all(tenant == judged[0][0] for tenant, _ in judged) and not case.informative:
+    if (
+        case.group not in ("crowd", "two change")
+        and len(judged) > 1
+        and all(tenant == judged[0][0] for tenant, _ in judged)
+        and not case.informative
+    ):
         verdicts.append(Verdict(case, 0, "1 - Jain of equal tenants", 1 - jain([mean for _, mean in judged]), 1 - JAIN))
     return verdicts

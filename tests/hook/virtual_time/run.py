@@ -85,7 +85,11 @@ def judge_held_out(verdicts: Sequence[Verdict]) -> tuple[list[Verdict], str]:
 
 def family(verdict: Verdict) -> str:
     """The kind of a number, without the instant it was taken at."""
-    return verdict.what.split(" 300 ms after")[0].split(" after ")[0] if verdict.case.group in ("change", "varied") else verdict.what
+    return (
+        verdict.what.split(" 300 ms after")[0].split(" after ")[0]
+        if verdict.case.group in ("change", "two change", "varied")
+        else verdict.what
+    )
 
 
 def table(verdicts: Sequence[Verdict]) -> str:

@@ -19,9 +19,12 @@ HERE = Path(__file__).resolve().parent
 EARNED = "earned = (int64_t)(passed_ns * earn_percent / 100);"
 BANK = "return bank > 2 * CHUNK_NS ? bank : 2 * CHUNK_NS;"
 SUPERVISED = "    none.supervised = 1;\n"
-CUT = "return min_u64(max_u64(step_ns, kernel_ns), most_ns) >> 16;"
+CUT = "return (struct cut){min_u64(max_u64(step_ns, kernel_ns), most_ns) >> 16,"
 TURN = "if (processes > 1 && process->entitled_ns < 0 && credit < surplus)"
 FIRST = "? FACTOR_MIN : FACTOR_FIRST;"
+CHARGED = "charged_ns = sum_timeline(process->charged, observation"
+STEP = "uint64_t wrong = edge_ns(edges, STEP_LAST) + edge_ns(edges, STEP_OLDER);"
+BATCHES = "int steady = single ? clustered : process->steady_batches >= STEADY;"
 OLD_CREDIT = "if (credit > CHUNK_NS)\n"
 INFLIGHT = "if (inflight_ns > max_u64(INFLIGHT_NS, cost_ns)"
 UNKNOWN = "if (!known && process->unknown_count > 0 "
@@ -36,7 +39,10 @@ MUTATIONS = {
     "ignores NVML": (SUPERVISED, SUPERVISED + "    if (observed_ns > 0) return none;\n", "shared"),
     "forgets what idle time earned": (BANK, "return 2 * CHUNK_NS;", "duty"),
     "keeps idle time for ever": (BANK, "return bank * 1000;", "duty"),
-    "takes a step of the load for a neighbour": (CUT, CUT.replace("return ", "return 0 * "), "change"),
+    "takes a step of the load for a neighbour": (CUT, CUT.replace("{min_u64", "{0 * min_u64"), "change"),
+    "gives back what it did not charge": (CHARGED, CHARGED.replace("process->charged", "state->measured"), "two change"),
+    "takes a step of the load for a factor": (STEP, "uint64_t wrong = 0;", "two change"),
+    "charges batches for a neighbour that comes": (BATCHES, "int steady = clustered;", "two change"),
     "believes the first estimates": (FIRST, FIRST.replace("FACTOR_FIRST", "FACTOR_MIN"), "crowd"),
     "waits for its turn when alone": (TURN, TURN.replace("processes > 1 && ", ""), "change"),
     "keeps the credit of the old limit": (OLD_CREDIT, "if (0)\n", "laws"),
@@ -63,6 +69,7 @@ def small() -> dict[str, list[Case]]:
         "shared": shared,
         "duty": list(cases.duty(False)),
         "crowd": [case for case in cases.crowds(True) if "20+200" in case.name],
+        "two change": list(cases.neighbour_changes(True, (0, 192), (0, 60))),
         "change": [case for case in cases.changes(False) if "10 and 90" in case.name or case.name.startswith("300 us sync")],
         "unknown": [unknown],
     }
