@@ -197,7 +197,7 @@ struct tf_limit_process {
     struct tf_limit_shape shapes[TF_LIMIT_KEYS];
     _Atomic uint32_t charged[TF_LIMIT_TIMELINE]; /* what this process was charged, as the state's time lines */
     uint32_t steady_batches; /* share of batches that measured what they were charged, 16.16 */
-    uint32_t reserved32;
+    uint32_t has_overhead;   /* event_overhead_ns was measured */
     uint64_t reserved[7];
 };
 
@@ -273,7 +273,8 @@ int tf_limit_settle(struct tf_limit_state *state, struct tf_limit_process *proce
 /* A segment will never be measured (event error, context gone): its estimate stands. 0, TF_LIMIT_WAKE or TF_LIMIT_RETRY. */
 int tf_limit_lose(struct tf_limit_state *state, struct tf_limit_process *process, const struct tf_limit_segment *segment);
 
-/* Optional: what two events with nothing between them measure. Call after the first context and now and then. */
+/* Optional: what two events with nothing between them measure, recorded behind work that was still running: on an idle stream they measure
+ * how long the host took between them. The least of several counts. */
 void tf_limit_observe_event_overhead(struct tf_limit_process *process, uint64_t overhead_ns);
 
 /* Optional, about once a second, from any process that can see it: the container's own busy time on this GPU between from_ns and

@@ -18,7 +18,8 @@ void tf_limit_observe_event_overhead(struct tf_limit_process *process, uint64_t 
 {
     if (overhead_ns > OVERHEAD_MAX_NS || !limit_enter(process, 1000))
         return;
-    process->event_overhead_ns = process->event_overhead_ns == 0 ? overhead_ns : (process->event_overhead_ns * 7 + overhead_ns) / 8;
+    process->event_overhead_ns = process->has_overhead ? min_u64(process->event_overhead_ns, overhead_ns) : overhead_ns;
+    process->has_overhead = 1;
     limit_leave(process);
 }
 

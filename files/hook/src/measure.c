@@ -18,7 +18,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { QUEUE_MAX = 64, SPARE_EVENTS = 32, CALIBRATIONS = 8 };
+enum { QUEUE_MAX = 64, SPARE_EVENTS = 32, CALIBRATIONS = 4 };
 #define NAP_MIN_NS 50000ull
 #define NAP_MAX_NS 2000000ull
 #define CLOCK_GAP_NS 5000000000ull /* beyond this an event of the past is no good reference any more */
@@ -156,8 +156,20 @@ static bool is_capturing(const struct tf_cuda *cuda, struct tf_stream stream)
     return ask && (ask(stream.handle, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE);
 }
 
+/* One more event right behind the end, while the work before it most likely runs. */
+static void record_again(struct card *card, const struct tf_cuda *cuda, struct stretch *stretch)
+{
+    if (card->calibrations >= CALIBRATIONS || !(stretch->again = take_event(card, cuda, stretch->context)))
+        return;
+    card->calibrations++;
+    if (!record(cuda, stretch->again, card->open_stream, card->open_is_per_thread)) {
+        give_event(card, cuda, stretch->again, stretch->context);
+        stretch->again = NULL;
+    }
+}
+
 /* A stretch is done being launched: into the queue, measured or (no event, no room) lost. */
-static void enqueue(struct tf_container *container, const struct tf_cuda *cuda, int gpu, const struct tf_limit_segment *segment)
+static void enqueue(struct tf_container *container, const struct tf_cuda *cuda, int gpu, const struct tf_limit_segment *segment, bool is_launched_now)
 {
     struct card *card = &cards[gpu];
     struct stretch stretch = {.begin = card->open_begin, .context = card->open_context, .segment = *segment, .is_used = true};
@@ -170,13 +182,8 @@ static void enqueue(struct tf_container *container, const struct tf_cuda *cuda, 
         lose(container, gpu, segment);
         return;
     }
-    if (card->calibrations < CALIBRATIONS && (stretch.again = take_event(card, cuda, stretch.context)) != NULL) {
-        card->calibrations++;
-        if (!record(cuda, stretch.again, card->open_stream, card->open_is_per_thread)) {
-            give_event(card, cuda, stretch.again, stretch.context);
-            stretch.again = NULL;
-        }
-    }
+    if (is_launched_now)
+        record_again(card, cuda, &stretch);
     uint64_t now = now_ns();
     card->expected_end_ns = (card->expected_end_ns > now ? card->expected_end_ns : now) + segment->charged_ns;
     stretch.expected_ns = card->expected_end_ns;
@@ -191,7 +198,7 @@ void tf_measure_close(struct tf_container *container, const struct tf_cuda *cuda
         if (!cards[gpu].open_begin || !tf_limit_close(&tf_limit_processes[gpu], now_ns(), &segment))
             continue;
         tf_lock_acquire(&cards[gpu].lock);
-        enqueue(container, cuda, (int)gpu, &segment);
+        enqueue(container, cuda, (int)gpu, &segment, false);
         tf_lock_release(&cards[gpu].lock);
     }
 }
@@ -277,7 +284,7 @@ CUresult tf_launch_end(struct tf_launch *launch, CUresult result)
         }
     } else if (launch->ticket.flags & TF_LIMIT_END) {
         tf_lock_acquire(&card->lock);
-        enqueue(launch->container, launch->cuda, launch->gpu, &launch->ticket.segment);
+        enqueue(launch->container, launch->cuda, launch->gpu, &launch->ticket.segment, true);
         tf_lock_release(&card->lock);
     }
     return result;
