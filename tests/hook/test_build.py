@@ -61,6 +61,7 @@ def test_each_per_thread_twin_of_a_hooked_symbol_is_hooked_too(simulator: Path) 
     assert twins - hooked == set()
 
 
+@pytest.mark.full
 def test_two_builds_in_two_places_give_the_same_bytes(hook: Path, tmp_path: Path) -> None:
     copy = tmp_path / "elsewhere" / "hook"
     shutil.copytree(HOOK_SOURCE, copy)

@@ -69,12 +69,13 @@ def threads(pid: int) -> int:
     return len(list(Path(f"/proc/{pid}/task").iterdir()))
 
 
-def test_a_changed_limit_takes_effect_in_a_running_process(make_slot: Callable[..., Slot]) -> None:
+@pytest.mark.parametrize("limits", [(60, 10), pytest.param((60, 10, 90, 10, 90), marks=pytest.mark.full)], ids=["twice", "often"])
+def test_a_changed_limit_takes_effect_in_a_running_process(make_slot: Callable[..., Slot], limits: tuple[int, ...]) -> None:
     """Up, down and up again: the first second after a change and every window after it."""
     slot = make_slot(cores=20)
     with slot.session() as session:
         session.share_percent(milliseconds=300)
-        for limit in (60, 10, 90, 10, 90):
+        for limit in limits:
             slot.change(core_limit_percent=limit)
             first_second = Allowance(slot.folder, limit, saved_ms=SAVED_AFTER_CHANGE_MS)
             used_ms, _ = session.spin_ms(milliseconds=300)  # a change is followed within this
@@ -131,6 +132,7 @@ def seconds_of(slot: Slot, pid: int) -> float:
     return sum(float(process["cards"][0]["gpu_time_ns"]) for process in slot.machine.truth()["processes"] if process["pid"] == pid) / 1e9
 
 
+@pytest.mark.full
 def test_neighbours_of_30_and_60_percent_both_get_what_they_may(make_slot: Callable[..., Slot]) -> None:
     """While both work, an event pair measures the other's turns, too; NVML tells how much of it was whose."""
     slots = [make_slot(cores=30), make_slot(cores=60)]

@@ -94,9 +94,10 @@ def test_a_page_of_any_bytes_gives_the_old_limits_or_none_of_the_card(make_slot:
         assert f'"allocated_bytes": {16 * MIB}' in answers or '"allocated_bytes": 0' in answers, answers
 
 
-@pytest.mark.parametrize(
-    "name", ["CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_SM_LIMIT", "CUDA_DEVICE_MEMORY_SHARED_CACHE", "TENFOLD_SLOT_DIR"]
-)
+OTHER_VARIABLES = ("CUDA_DEVICE_SM_LIMIT", "CUDA_DEVICE_MEMORY_SHARED_CACHE", "TENFOLD_SLOT_DIR")
+
+
+@pytest.mark.parametrize("name", ["CUDA_DEVICE_MEMORY_LIMIT", *(pytest.param(name, marks=pytest.mark.full) for name in OTHER_VARIABLES)])
 def test_any_value_of_a_variable_is_survived(make_slot: Callable[..., Slot], name: str) -> None:
     generator = random.Random(f"{SEED} {name}")
     slot = make_slot()

@@ -29,7 +29,7 @@ def make(folder: Path, build: Path, *targets: str, **variables: str) -> None:
     """Run make there; a failure shows its output."""
     build.mkdir(parents=True, exist_ok=True)
     words = [f"{name}={value}" for name, value in variables.items()]
-    command = ["make", "-s", "-C", str(folder), f"BUILD={build}", *words, *targets]
+    command = ["make", "-s", f"-j{os.cpu_count() or 1}", "-C", str(folder), f"BUILD={build}", *words, *targets]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")

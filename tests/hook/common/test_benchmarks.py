@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.hook import workshop
 
 BENCH = workshop.ROOT / "tests" / "benchmarks" / "bench_hook.py"
@@ -24,6 +26,7 @@ def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.full
 def test_costs_of_native_tenfold_and_a_peer_come_as_table_and_json(tmp_path: Path) -> None:
     """The peer is Tenfold itself by its stand-alone variables: something with a known cost."""
     hook = workshop.build_hook() / "libtenfold.so"

@@ -27,7 +27,7 @@ def play(suite: str) -> None:
     assert "0 failed, 0 skipped" in done.stdout.splitlines()[-1], done.stdout
 
 
-@pytest.mark.parametrize("suite", ["routing", "memory", "view", "observe"])
+@pytest.mark.parametrize("suite", ["routing", "memory", "view", pytest.param("observe", marks=pytest.mark.full)])
 def test_a_suite_for_real_cards_passes_on_the_simulated_driver(suite: str) -> None:
     play(suite)
 
