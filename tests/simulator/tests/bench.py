@@ -26,9 +26,8 @@ SPIN = ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry tenfold_s
 def build(folder: Path, **variables: str) -> Path:
     """The driver, built into folder. Raises with the compiler's output."""
     words = [f"{name}={value}" for name, value in variables.items()]
-    done = subprocess.run(
-        ["make", "-s", "-C", str(SIMULATOR), f"BUILD={folder}", *words], capture_output=True, text=True, timeout=300, check=False
-    )
+    command = ["make", "-s", f"-j{os.cpu_count() or 1}", "-C", str(SIMULATOR), f"BUILD={folder}", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     if done.returncode:
         raise RuntimeError(f"make failed:\n{done.stdout}{done.stderr}")
     return folder
