@@ -265,6 +265,86 @@ say(host=cuda.cuMemHostAlloc(c.byref(page), 128 * MIB, c.c_uint(0)), free=cuda.i
         assert seen == {"host": 0, "free": 64 * MIB}
 
 
+class TestTiles:
+    """Sparse arrays: what a tile is mapped to lives as long as the mapping, whoever holds the handle."""
+
+    SETUP = """
+SPARSE, MAP, UNMAP = 0x40, 1, 2
+class MapInfo(c.Structure):
+    _fields_ = [("resource_type", c.c_int), ("resource", c.c_uint64), ("kind", c.c_int), ("place", c.c_uint64 * 4), ("operation", c.c_int),
+                ("handle_type", c.c_int), ("handle", c.c_uint64), ("offset", c.c_uint64), ("devices", c.c_uint), ("rest", c.c_uint * 3)]
+cuda.start()
+def physical(mib):
+    handle = c.c_uint64()
+    assert cuda.cuMemCreate(c.byref(handle), mib * MIB, c.byref(AllocationProp(1, 0, Location(1, 0))), 0) == 0
+    return handle.value
+def sparse():
+    array = c.c_void_p()
+    assert cuda.cuArray3DCreate_v2(c.byref(array), c.byref(Array3D(4096, 4096, 0, 0x20, 1, SPARSE))) == 0
+    return array
+def change(array, *tiles):
+    infos = (MapInfo * len(tiles))()
+    for info, (operation, x, handle) in zip(infos, tiles):
+        info.resource, info.operation, info.handle, info.devices = array.value, operation, handle, 1
+        info.place[1:] = [x, 128 << 32, 1 << 32 | 128]  # offsets and extents, two to a word
+    return cuda.MAP_SYMBOL(infos, c.c_uint(len(tiles)), None)
+def used():
+    free, total = cuda.info()
+    return (total - free) // MIB
+"""
+
+    @pytest.mark.parametrize("symbol", ["cuMemMapArrayAsync", "cuMemMapArrayAsync_ptsz"])
+    def test_a_released_handle_stays_charged_until_its_last_tile_goes(self, make_slot: Callable[..., Slot], symbol: str) -> None:
+        slot = make_slot(memory_mib=64)
+        seen = scripts.run(
+            slot,
+            self.SETUP.replace("MAP_SYMBOL", symbol)
+            + """
+array, one, two = sparse(), physical(16), physical(32)
+say(map=change(array, (MAP, 0, one), (MAP, 128, two), (MAP, 256, two)), released=[cuda.cuMemRelease(handle) for handle in (one, two)])
+say(mapped=used(), blocked=cuda.alloc(18 * MIB)[0])
+say(first=change(array, (UNMAP, 0, 0)), after_first=used(), second=change(array, (MAP, 128, 0)), after_second=used())
+say(last=change(array, (UNMAP, 256, 0)), end=used(), all=cuda.alloc(64 * MIB)[0])
+""",
+        )
+        assert seen == {
+            **{"map": 0, "released": [0, 0], "mapped": 48, "blocked": OOM},
+            **{"first": 0, "after_first": 32, "second": 0, "after_second": 32, "last": 0, "end": 0, "all": 0},
+        }
+
+    def test_an_array_takes_its_tiles_with_it_and_a_new_mapping_its_old_one(self, make_slot: Callable[..., Slot]) -> None:
+        slot = make_slot(memory_mib=64)
+        seen = scripts.run(
+            slot,
+            self.SETUP.replace("MAP_SYMBOL", "cuMemMapArrayAsync")
+            + """
+array, other, one, two, three = sparse(), sparse(), physical(8), physical(16), physical(4)
+change(array, (MAP, 0, one), (MAP, 128, three)); change(other, (MAP, 0, three))
+say(instead=change(array, (MAP, 0, two)), released=[cuda.cuMemRelease(handle) for handle in (one, two, three)], replaced=used())
+say(destroyed=cuda.cuArrayDestroy(array), left=used(), last=cuda.cuArrayDestroy(other), end=used())
+""",
+        )
+        assert seen == {"instead": 0, "released": [0, 0, 0], "replaced": 20, "destroyed": 0, "left": 4, "last": 0, "end": 0}
+        assert slot.machine.allocated_bytes() == 0
+
+    def test_a_failure_of_the_driver_changes_nothing(self, make_slot: Callable[..., Slot]) -> None:
+        slot = make_slot(memory_mib=64)
+        for symbol in ("cuMemMapArrayAsync", "cuArrayDestroy"):
+            slot.machine.tool(
+                "inject", "call", "--symbol", symbol, "--error", "700", "--after", str(int(symbol == "cuMemMapArrayAsync")), "--times", "1"
+            )
+        seen = scripts.run(
+            slot,
+            self.SETUP.replace("MAP_SYMBOL", "cuMemMapArrayAsync")
+            + """
+array, one = sparse(), physical(8)
+say(map=change(array, (MAP, 0, one)), released=cuda.cuMemRelease(one), unmap=change(array, (UNMAP, 0, 0)), still=used())
+say(destroy=cuda.cuArrayDestroy(array), yet=used(), again=cuda.cuArrayDestroy(array), end=used())
+""",
+        )
+        assert seen == {"map": 0, "released": 0, "unmap": 700, "still": 8, "destroy": 700, "yet": 8, "again": 0, "end": 0}
+
+
 class TestPools:
     def test_a_pool_of_host_memory_is_not_charged(self, make_slot: Callable[..., Slot]) -> None:
         seen = scripts.run(

@@ -79,6 +79,22 @@ typedef struct {
     unsigned char alloc_flags[8];
 } CUmemAllocationProp;
 
+/* One tile, or the small levels' tail, of a sparse array. */
+typedef struct {
+    int resource_type;
+    uint64_t resource; /* CUarray or CUmipmappedArray */
+    int subresource_type;
+    uint64_t subresource[4]; /* level, layer, offsets and extents, or layer, offset and size of the tail */
+    int operation;           /* 1: map, 2: unmap */
+    int handle_type;
+    CUmemGenericAllocationHandle handle; /* 0: unmaps */
+    unsigned long long offset;
+    unsigned int device_bit_mask;
+    unsigned int flags;
+    unsigned int reserved[2];
+} CUarrayMapInfo;
+_Static_assert(sizeof(CUarrayMapInfo) == 96, "CUarrayMapInfo has 96 bytes");
+
 typedef struct {
     int alloc_type;
     int handle_types;

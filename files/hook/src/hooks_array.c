@@ -2,9 +2,10 @@
  *
  * Promise: an array is charged with what its layout takes; sparse and deferred arrays own nothing (the handles mapped into them are charged
  *          by hooks_vmm.c). The size is computed from the descriptor; where the driver tells it, the driver's number counts.
- * Next:    memory.c. */
+ * Next:    memory.c, hooks_tiles.c. */
 #include "charge.h"
 #include "nested.h"
+#include "physical.h"
 
 /* Bytes of one channel (or, for block formats, of a 4 x 4 block); CUarray_format by number, from the public headers. */
 static uint64_t format_bytes(int format, uint32_t *ret_block)
@@ -134,7 +135,10 @@ CUresult cuArrayDestroy(CUarray array)
         return CUDA_ERROR_NOT_INITIALIZED;
     tf_container();
     bool is_ours = !tf_is_nested() && tf_memory_take(TF_KIND_ARRAY, (uint64_t)(uintptr_t)array, &entry);
-    return tf_conclude_free(TF_NESTED(cuda->cuArrayDestroy(array)), is_ours, &entry);
+    struct tf_tiles *tiles = tf_is_nested() ? NULL : tf_tiles_take(array);
+    CUresult result = TF_NESTED(cuda->cuArrayDestroy(array));
+    tf_tiles_conclude(tiles, result == CUDA_SUCCESS);
+    return tf_conclude_free(result, is_ours, &entry);
 }
 
 CUresult cuMipmappedArrayDestroy(CUmipmappedArray array)
@@ -145,5 +149,8 @@ CUresult cuMipmappedArrayDestroy(CUmipmappedArray array)
         return CUDA_ERROR_NOT_INITIALIZED;
     tf_container();
     bool is_ours = !tf_is_nested() && tf_memory_take(TF_KIND_MIPMAP, (uint64_t)(uintptr_t)array, &entry);
-    return tf_conclude_free(TF_NESTED(cuda->cuMipmappedArrayDestroy(array)), is_ours, &entry);
+    struct tf_tiles *tiles = tf_is_nested() ? NULL : tf_tiles_take(array);
+    CUresult result = TF_NESTED(cuda->cuMipmappedArrayDestroy(array));
+    tf_tiles_conclude(tiles, result == CUDA_SUCCESS);
+    return tf_conclude_free(result, is_ours, &entry);
 }

@@ -2,9 +2,10 @@
  *
  * Promise: a handle is charged to the card of its own location when it is created, and given back when its last reference and its last mapping
  *          are gone, in whatever order. What another process exported is charged there, not here.
- * Next:    ledger.c counts references and mappings in one entry. */
+ * Next:    ledger.c counts references and mappings in one entry, hooks_tiles.c has the mappings of sparse arrays. */
 #include "charge.h"
 #include "nested.h"
+#include "physical.h"
 
 #define REFERENCE 1ull
 #define MAPPING (1ull << 32)
@@ -45,14 +46,9 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const C
 }
 
 /* Adds to an entry's count; takes the entry out when nothing is left of it. */
-struct recount {
-    uint64_t add, subtract;
-    struct tf_entry last; /* .kind != 0: this was the last of it */
-};
-
 static bool recount(struct tf_entry *entry, void *context)
 {
-    struct recount *request = context;
+    struct tf_recount *request = context;
     entry->extra += request->add;
     entry->extra -= request->subtract;
     if (entry->extra)
@@ -63,18 +59,18 @@ static bool recount(struct tf_entry *entry, void *context)
 
 static void count_up(CUmemGenericAllocationHandle handle, uint64_t unit)
 {
-    struct recount request = {.add = unit};
+    struct tf_recount request = {.add = unit};
     tf_ledger_change(TF_KIND_PHYSICAL, handle, recount, &request);
 }
 
 /* The last reference must leave the ledger before the driver is asked, for the driver may hand out the same handle at once. */
-static bool count_down(CUmemGenericAllocationHandle handle, uint64_t unit, struct recount *request)
+static bool count_down(CUmemGenericAllocationHandle handle, uint64_t unit, struct tf_recount *request)
 {
-    *request = (struct recount){.subtract = unit};
+    *request = (struct tf_recount){.subtract = unit};
     return tf_ledger_change(TF_KIND_PHYSICAL, handle, recount, request);
 }
 
-static void conclude_down(CUmemGenericAllocationHandle handle, uint64_t unit, struct recount *request, bool is_done)
+static void conclude_down(CUmemGenericAllocationHandle handle, uint64_t unit, struct tf_recount *request, bool is_done)
 {
     struct tf_container *container = tf_container();
     if (request->last.kind && is_done) {
@@ -87,12 +83,25 @@ static void conclude_down(CUmemGenericAllocationHandle handle, uint64_t unit, st
     }
 }
 
+bool tf_physical_map(CUmemGenericAllocationHandle handle)
+{
+    struct tf_recount request = {.add = MAPPING};
+    return tf_ledger_change(TF_KIND_PHYSICAL, handle, recount, &request);
+}
+
+bool tf_physical_unmap(CUmemGenericAllocationHandle handle, struct tf_recount *ret_request) { return count_down(handle, MAPPING, ret_request); }
+
+void tf_physical_unmapped(CUmemGenericAllocationHandle handle, struct tf_recount *request, bool is_done)
+{
+    conclude_down(handle, MAPPING, request, is_done);
+}
+
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
     const struct tf_cuda *cuda = tf_cuda();
     if (!cuda || !cuda->cuMemRelease)
         return CUDA_ERROR_NOT_INITIALIZED;
-    struct recount request;
+    struct tf_recount request;
     tf_container();
     bool is_ours = !tf_is_nested() && count_down(handle, REFERENCE, &request);
     CUresult result = TF_NESTED(cuda->cuMemRelease(handle));
@@ -110,13 +119,13 @@ CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUmemGeneric
     CUresult result = TF_NESTED(cuda->cuMemMap(pointer, bytes, offset, handle, flags));
     if (result != CUDA_SUCCESS || tf_is_nested())
         return result;
-    struct recount request = {.add = MAPPING};
-    if (!tf_ledger_change(TF_KIND_PHYSICAL, handle, recount, &request))
+    struct tf_recount request;
+    if (!tf_physical_map(handle))
         return result; /* another process's memory */
     struct tf_entry mapping = {.key = pointer, .context = bytes, .extra = handle, .kind = TF_KIND_MAPPING}, replaced;
     if (tf_ledger_add(&mapping, &replaced) != 0) {
         cuda->cuMemUnmap(pointer, bytes);
-        request = (struct recount){.subtract = MAPPING};
+        request = (struct tf_recount){.subtract = MAPPING};
         tf_ledger_change(TF_KIND_PHYSICAL, handle, recount, &request);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -129,7 +138,7 @@ enum { BATCH = 32 };
 struct range {
     uint64_t first, bytes;
     struct tf_entry mappings[BATCH];
-    struct recount counts[BATCH];
+    struct tf_recount counts[BATCH];
     uint32_t count;
 };
 

@@ -14,6 +14,7 @@ enum tf_kind {
     TF_KIND_MIPMAP,      /* CUmipmappedArray */
     TF_KIND_PHYSICAL,    /* CUmemGenericAllocationHandle */
     TF_KIND_MAPPING,     /* address of a mapping of a physical handle */
+    TF_KIND_TILE,        /* place in a sparse array that is mapped to a physical handle */
     TF_KIND_POOL,        /* CUmemoryPool */
     TF_KIND_GRAPH,       /* card number: memory that graphs hold */
 };
@@ -21,7 +22,7 @@ enum tf_kind {
 struct tf_entry {
     uint64_t key;
     uint64_t context; /* CUcontext that the driver frees it with; 0: none */
-    uint64_t extra;   /* PHYSICAL: references and mappings; MAPPING: the handle */
+    uint64_t extra;   /* PHYSICAL: references and mappings; MAPPING, TILE: the handle */
     uint64_t bytes : 48; /* charged */
     uint64_t kind : 8;   /* enum tf_kind; 0: empty place */
     uint64_t gpu : 8;

@@ -121,6 +121,9 @@ NOT_INJECTED: dict[str, str] = {
         "would take the card from under the program; tests/gpu resets contexts",
     ),
     "cuDeviceGetCount": "asked once for a shortcut; a failure leaves the long way, which the scenarios on two cards go",
+    **dict.fromkeys(
+        ("cuMemMapArrayAsync", "cuMemMapArrayAsync_ptsz"), "tiles are graphics' kind of memory; tests/hook/test_memory.py has them"
+    ),
     **dict.fromkeys(("cuGreenCtxDestroy", "cuCtxFromGreenCtx"), "the simulated driver has no green contexts"),
     "cuGraphChildGraphNodeGetGraph": "asked where a graph has children; tests/hook/test_graphs.py has them",
     **dict.fromkeys(

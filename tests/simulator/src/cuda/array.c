@@ -140,6 +140,7 @@ CUDA_EXPORT cuArrayDestroy(CUarray array)
     ENTER(cuArrayDestroy);
     REQUIRE(object_is(array, KIND_ARRAY) && !array->is_level, CUDA_ERROR_INVALID_HANDLE);
     driver_lock();
+    physical_array_gone(array);
     give_back(array->address);
     object_free(array);
     driver_unlock();
@@ -234,6 +235,7 @@ CUDA_EXPORT cuMipmappedArrayDestroy(CUmipmappedArray array)
     driver_lock();
     for (unsigned level = 0; level < array->level_count; level++)
         object_free(array->levels[level]);
+    physical_array_gone(array);
     give_back(array->address);
     object_free(array);
     driver_unlock();

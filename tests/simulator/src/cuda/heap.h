@@ -67,4 +67,7 @@ bool heap_is_number(uint64_t address);
 /* physical.c: a mapping of that handle is gone. */
 void physical_unmapped(void *handle);
 
+/* An array goes, and lets go of what its tiles are mapped to. */
+void physical_array_gone(const void *array);
+
 #endif

@@ -2,6 +2,7 @@
  *
  * A handle holds its card's bytes while anybody holds the handle or a mapping of it. An imported handle is charged to its exporter; if
  * the exporter gives it back first, the bytes are free although the importer still has a mapping (hardware would keep them). */
+#include <stdlib.h>
 #include <sys/mman.h>
 
 #include "../core/old_libc.h"
@@ -49,6 +50,103 @@ void physical_unmapped(void *handle)
     struct physical *physical = handle;
     physical->mappings--;
     drop_if_unused(physical);
+}
+
+/* --- tiles of sparse arrays ----------------------------------------------------------------------------------------------------------- */
+
+struct tile {
+    struct tile *next;
+    const void *array;
+    uint32_t kind_of_place;
+    uint64_t place[4];
+    struct physical *physical;
+};
+
+static struct tile *g_tiles;
+
+/* CUarrayMapInfo, as documented. */
+struct map_info {
+    int resource_type;
+    const void *resource;
+    uint32_t kind_of_place, filler;
+    uint64_t place[4];
+    int operation, handle_type;
+    CUmemGenericAllocationHandle handle;
+    uint64_t offset;
+    unsigned device_bit_mask, flags, reserved[2];
+};
+_Static_assert(sizeof(struct map_info) == 96, "CUarrayMapInfo has 96 bytes");
+enum { OPERATION_MAP = 1, OPERATION_UNMAP = 2 };
+
+static void drop_tile(struct tile **link)
+{
+    struct tile *tile = *link;
+    *link = tile->next;
+    physical_unmapped(tile->physical);
+    free(tile);
+}
+
+void physical_array_gone(const void *array)
+{
+    for (struct tile **link = &g_tiles; *link;)
+        if ((*link)->array == array)
+            drop_tile(link);
+        else
+            link = &(*link)->next;
+}
+
+static void unmap_tile(const struct map_info *info)
+{
+    for (struct tile **link = &g_tiles; *link;)
+        if ((*link)->array == info->resource && (*link)->kind_of_place == info->kind_of_place &&
+            memcmp((*link)->place, info->place, sizeof info->place) == 0)
+            drop_tile(link);
+        else
+            link = &(*link)->next;
+}
+
+/* Under driver_lock(). */
+static CUresult map_tile(const struct map_info *info)
+{
+    struct physical *physical = info->operation == OPERATION_MAP && info->handle ? physical_of(info->handle) : NULL;
+    REQUIRE(object_is(info->resource, KIND_ARRAY) || object_is(info->resource, KIND_MIPMAP), CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(info->operation == OPERATION_MAP || info->operation == OPERATION_UNMAP, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(physical || !info->handle || info->operation == OPERATION_UNMAP, CUDA_ERROR_INVALID_VALUE);
+    struct tile *tile = physical ? malloc(sizeof *tile) : NULL;
+    REQUIRE(tile || !physical, CUDA_ERROR_OUT_OF_MEMORY);
+    unmap_tile(info);
+    if (!tile)
+        return CUDA_SUCCESS;
+    *tile = (struct tile){.next = g_tiles, .array = info->resource, .kind_of_place = info->kind_of_place, .physical = physical};
+    memcpy(tile->place, info->place, sizeof tile->place);
+    physical->mappings++;
+    g_tiles = tile;
+    return CUDA_SUCCESS;
+}
+
+/* Nothing lies between a call and its stream: tiles have no content. */
+static CUresult map_tiles(const struct map_info *list, unsigned count, CUstream handle)
+{
+    CUstream stream;
+    REQUIRE(list || !count, CUDA_ERROR_INVALID_VALUE);
+    CUresult result = stream_resolve(handle, &stream);
+    driver_lock();
+    for (unsigned index = 0; result == CUDA_SUCCESS && index < count; index++)
+        result = map_tile(&list[index]);
+    driver_unlock();
+    return result;
+}
+
+CUDA_EXPORT cuMemMapArrayAsync(const void *list, unsigned count, CUstream stream)
+{
+    ENTER(cuMemMapArrayAsync);
+    return map_tiles(list, count, stream);
+}
+
+CUDA_EXPORT cuMemMapArrayAsync_ptsz(const void *list, unsigned count, CUstream stream)
+{
+    ENTER(cuMemMapArrayAsync_ptsz);
+    return map_tiles(list, count, stream_of_thread(stream));
 }
 
 static uint64_t granularity(void)
