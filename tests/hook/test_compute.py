@@ -329,9 +329,21 @@ def test_a_stretch_ends_before_anything_that_may_wait(make_slot: Callable[..., S
     slot = make_slot(cores=50)
     inject = [str(slot.machine.simulator / "tenfold-sim"), "inject", "call", "--symbol", "cuEventRecord", "--error", "999", "--after", "1"]
     inject += ["--times", "1", "--state", str(slot.machine.state)]
-    seen = scripts.run(
-        slot,
-        f"""
+    left = dict(WAITS)
+    for _ in range(8):  # a limiter that has met a busy machine measures launches alone for a while, and leaves no stretch open
+        seen = scripts.run(slot, ENDS_STRETCH.format(inject=inject, calls=calls_of(left)))
+        assert False not in seen.values(), seen
+        left = {name: words for name, words in left.items() if not seen[name]}
+        if not left:
+            return
+    raise AssertionError(f"never was a stretch left open to try {sorted(left)}")
+
+
+def calls_of(waits: dict[str, str]) -> str:
+    return "{" + ", ".join(f"{name!r}: lambda: cuda.{name}({words})" for name, words in waits.items()) + "}"
+
+
+ENDS_STRETCH = """
 import subprocess
 cuda.start()
 f, s, e, context = cuda.spin(), c.c_void_p(), c.c_void_p(), c.c_void_p()
@@ -345,7 +357,7 @@ def ends_stretch(call):
     for _ in range(40):  # the limiter learns what the kernel costs
         assert cuda.launch(f, 20, s) == 0
         cuda.cuCtxSynchronize()
-    subprocess.run({inject!r}, env={{}}, check=True, capture_output=True)
+    subprocess.run({inject}, env={{}}, check=True, capture_output=True)
     assert cuda.launch(f, 20, s) == 0
     call()
     result = cuda.cuEventRecord(e, s)
@@ -355,19 +367,17 @@ def ends_stretch(call):
 def always_ends_stretch(call):
     "Judged where a stretch is open, which is so after most launches, and so beside it without the call."
     seen = 0
-    for _ in range(60):
+    for _ in range(20):
         if not ends_stretch(call):
             return False
         seen += not ends_stretch(lambda: None)
-        if seen == 3:
+        if seen == 2:
             return True
-    return "no stretch was left open"
+    return None
 
-calls = {{{", ".join(f"{name!r}: lambda: cuda.{name}({words})" for name, words in WAITS.items())}}}
+calls = {calls}
 say(**{{name: always_ends_stretch(call) for name, call in calls.items()}})
-""",
-    )
-    assert seen == dict.fromkeys(WAITS, True)
+"""
 
 
 def test_what_events_cost_themselves_is_not_charged(simulator: Path, hook: Path, tmp_path: Path) -> None:

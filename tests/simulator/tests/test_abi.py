@@ -77,6 +77,7 @@ def test_our_structures_have_the_documented_layout(
     compile_checks(tmp_path, include, checks(layouts, theirs=False), [f"-I{bench.SIMULATOR / 'include'}"])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("include", "layouts"), [("cuda.h", LAYOUTS), ("nvml.h", NVML_LAYOUTS)])
 def test_nvidias_headers_agree(tmp_path: Path, include: str, layouts: dict[str, tuple[str, int, dict[str, tuple[int, str]]]]) -> None:
     folders = [Path(folder) for folder in os.environ.get("TENFOLD_NVIDIA_HEADERS", "").split(":") if folder]
