@@ -91,7 +91,7 @@ struct tf_limit_state {
     _Atomic uint64_t contended_since_ns;           /* 0: what was measured was charged */
     _Atomic uint32_t unseen;                       /* windows in a row in which NVML saw nothing of what we measured */
     _Atomic uint32_t differed;                     /* the last window was above (1) or below (2) the past */
-    _Atomic uint64_t edges;                        /* how wrong the sums may be where buckets were cut: four numbers of limit_nvml.c */
+    _Atomic uint64_t edges;                        /* how wrong the sums may be where a bucket was cut: microseconds at the last cut | at older ones */
 };
 _Static_assert(sizeof(struct tf_limit_state) == TF_LIMIT_STATE_BYTES, "the state's size is part of the region");
 
@@ -195,10 +195,9 @@ struct tf_limit_process {
     struct tf_limit_observation observations[TF_LIMIT_OBSERVATIONS]; /* to be compared once all of their segments are settled */
     uint32_t observation_first, observation_count;
     struct tf_limit_shape shapes[TF_LIMIT_KEYS];
-    _Atomic uint32_t charged[TF_LIMIT_TIMELINE]; /* what this process was charged, as the state's time lines */
-    uint32_t steady_batches; /* share of batches that measured what they were charged, 16.16 */
-    uint32_t has_overhead;   /* event_overhead_ns was measured */
-    uint64_t reserved[7];
+    uint32_t has_overhead; /* event_overhead_ns was measured */
+    uint32_t reserved32;
+    uint64_t reserved[15];
 };
 
 static inline int tf_limit_is_off(const struct tf_limit_policy *policy)

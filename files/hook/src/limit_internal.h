@@ -17,7 +17,7 @@
 #define SUM_MAX_NS (UINT64_C(1) << 40)         /* of what is shifted by 16 bits */
 #define BUCKET_NS UINT64_C(256000000)          /* of the time lines */
 #define RATIO_MIN (ONE / 8)
-#define RATIO_MAX (ONE * 8)
+#define RATIO_MAX (ONE * 256) /* a kernel whose lengths differ by so much, as one that often returns at once */
 #define FACTOR_MIN (ONE / 1024)
 #define FIRST_SAMPLES 8u /* the first measurements of a kernel, of which the lowest counts */
 

@@ -17,17 +17,15 @@
 #define MEMORY_SEGMENTS 32u                     /* but at least over so many of the longest estimates */
 #define CHANGE_SHARE 32u                        /* a window apart from the past by more than 3 % of its length tells of a change: */
 #define CHANGE_KEEP 250u                        /* so much of the past, per mille, is then kept */
+#define GIVEN_BACK_MS UINT64_C(25)              /* of the limit's rate: so much credit may come from a correction of what was charged */
 #define FIRST_ESTIMATES_NS UINT64_C(1500000000) /* after NVML showed the neighbours; so long the factor is */
 #define FACTOR_FIRST (ONE * 3 / 4)                  /*   at least this */
 #define UNSEEN_MAX 4u                           /* windows of nothing from NVML until it counts as blind */
 #define TIMELINE_NS (TF_LIMIT_TIMELINE * BUCKET_NS)
 #define SETTLE_NS UINT64_C(20000000) /* from the end of a segment to its settlement, at most: poll and a busy host */
 
-/* What cuts of buckets may have put on the wrong side of a window, see struct cut: of measured time at the last cut, at older ones; by steps of
- * estimated time at the last one, at older ones. 16 bits each, in 8 us. */
-static uint64_t edge_ns(uint64_t edges, unsigned which) { return (edges >> 16 * which & 0xffff) * 8000; }
-static uint64_t edge_bits(uint64_t ns, unsigned which) { return min_u64(ns / 8000, 0xffff) << 16 * which; }
-enum { MEASURED_LAST, MEASURED_OLDER, STEP_LAST, STEP_OLDER };
+/* What cuts of buckets may have put on the wrong side of a window, see cut_error_ns(): at the last cut, and left of older ones; microseconds. */
+static uint64_t edges_ns(uint64_t edges) { return ((edges >> 32) + (edges & UINT32_MAX)) * 1000; }
 
 struct limit_contention limit_read_contention(const struct tf_limit_state *state, uint64_t now_ns)
 {
@@ -40,24 +38,20 @@ struct limit_contention limit_read_contention(const struct tf_limit_state *state
     uint64_t measured = min_u64(get(state->measured_sum_ns), UINT64_C(1) << 40);
     uint64_t estimated = min_u64(get(state->estimated_sum_ns), UINT64_C(1) << 40);
     uint64_t window = min_u64(get(state->window_sum_ns), UINT64_C(1) << 40);
-    uint64_t edges = get(state->edges);
     uint64_t apart = busy > measured ? busy - measured : measured - busy;
     /* NVML counts whole percents: closer than about half of one is agreement. A segment that crosses the end of a window is split in
      * proportion, which is off by a part of its length */
     if (get(state->unseen) >= UNSEEN_MAX) /* NVML sees nothing of us: it looks at another process */
         return none;
     uint64_t margin = window * 6 / 1000 + min_u64(get(state->longest_ns), MEASURED_MAX_NS) / 4 + BUCKET_NS / 64;
-    if (measured == 0 || estimated == 0 || apart <= margin / (get(state->contended_since_ns) != 0 ? 2 : 1) + edge_ns(edges, MEASURED_LAST) + edge_ns(edges, MEASURED_OLDER))
+    if (measured == 0 || estimated == 0 || apart <= margin / (get(state->contended_since_ns) != 0 ? 2 : 1) + edges_ns(get(state->edges)))
         return none;
     if (busy > measured)
         return (struct limit_contention){(uint32_t)min_u64((busy << 16) / measured, ONE + ONE / 20), ONE, 0, 1};
     /* the first measurements of a kernel may have been of others' work: its estimate still falls, and with it what the sums say of the factor */
     uint64_t since_ns = get(state->contended_since_ns);
     uint64_t least = since_ns != 0 && now_ns - since_ns > FIRST_ESTIMATES_NS ? FACTOR_MIN : FACTOR_FIRST;
-    /* a step of the load at a cut: what that can explain is no factor */
-    uint64_t wrong = edge_ns(edges, STEP_LAST) + edge_ns(edges, STEP_OLDER);
-    uint64_t likely = busy < estimated ? max_u64(estimated - min_u64(wrong, estimated), busy) : min_u64(estimated + wrong, busy);
-    return (struct limit_contention){(uint32_t)max_u64(least, min_u64((busy << 16) / max_u64(likely, 1), 4 * ONE)), (uint32_t)((busy << 16) / measured), 1, 1};
+    return (struct limit_contention){(uint32_t)max_u64(least, min_u64((busy << 16) / estimated, RATIO_MAX)), (uint32_t)((busy << 16) / measured), 1, 1};
 }
 
 void limit_add_timeline(_Atomic uint32_t *timeline, uint64_t from_ns, uint64_t to_ns, uint64_t amount_ns)
@@ -106,12 +100,7 @@ static uint64_t bucket_ns(const _Atomic uint32_t *timeline, uint64_t bucket)
 /* A window ends within a bucket, and what the bucket holds is split evenly: wrong where its load is not even. Two reasons are known, each with a
  * bound. A step of the load (a changed limit, a program that begins or stops): at most what this bucket and the one before differ by. Few
  * long kernels with pauses between them: at most one of them. And in all not more than the whole bucket on one side, or all its pauses. */
-struct cut {
-    uint64_t all_ns;  /* by either */
-    uint64_t step_ns; /* by a step beyond what single kernels may do */
-};
-
-static struct cut cut_error(const _Atomic uint32_t *timeline, uint64_t cut_ns, uint64_t longest_ns)
+static uint64_t cut_error_ns(const _Atomic uint32_t *timeline, uint64_t cut_ns, uint64_t longest_ns)
 {
     uint64_t bucket = cut_ns / BUCKET_NS, left = (cut_ns % BUCKET_NS << 16) / BUCKET_NS, right = ONE - left;
     uint64_t now_ns = bucket_ns(timeline, bucket), before_ns = bucket_ns(timeline, bucket - 1);
@@ -119,7 +108,7 @@ static struct cut cut_error(const _Atomic uint32_t *timeline, uint64_t cut_ns, u
     uint64_t step_ns = (now_ns > before_ns ? now_ns - before_ns : before_ns - now_ns) * left;
     uint64_t kernel_ns = min_u64(longest_ns, BUCKET_NS) * max_u64(left, right);
     uint64_t most_ns = max_u64(min_u64(now_ns * right, pauses_ns * left), min_u64(now_ns * left, pauses_ns * right));
-    return (struct cut){min_u64(max_u64(step_ns, kernel_ns), most_ns) >> 16, min_u64(step_ns > kernel_ns ? step_ns - kernel_ns : 0, most_ns) >> 16};
+    return min_u64(max_u64(step_ns, kernel_ns), most_ns) >> 16;
 }
 
 /* Whether now / busy_now is above (1) or below (2) past / busy_past, or about the same (0). */
@@ -132,7 +121,7 @@ static int differs(uint64_t busy_now_ns, uint64_t busy_past_ns, uint64_t now_ns,
 
 /* Older windows fade within MEMORY_NS, so that the factor follows a change of neighbours; long segments, which few windows hold and
  * whose splitting between windows is a guess, need a longer memory. */
-static void compare(struct tf_limit_state *state, const struct tf_limit_process *process, const struct tf_limit_observation *observation, uint64_t now_ns)
+static void compare(struct tf_limit_state *state, const struct tf_limit_observation *observation, uint64_t now_ns)
 {
     uint64_t window_ns = observation->to_ns - observation->from_ns;
     uint64_t longest_ns = min_u64(get(state->longest_ns), MEASURED_MAX_NS);
@@ -164,29 +153,30 @@ static void compare(struct tf_limit_state *state, const struct tf_limit_process 
     put(state->estimated_sum_ns, estimated_now_ns + estimated_ns * keep / 1000);
     put(state->window_sum_ns, window_ns + min_u64(get(state->window_sum_ns), SUM_MAX_NS) * keep / 1000);
     /* what a cut takes from one window it gives to the next: of the errors of older cuts the fading alone is left */
-    uint64_t edges = get(state->edges), fade = 1000 - keep;
-    struct cut from = cut_error(state->measured, observation->from_ns, longest_ns), to = cut_error(state->measured, observation->to_ns, longest_ns);
-    uint64_t from_step_ns = cut_error(state->estimated, observation->from_ns, longest_ns).step_ns;
-    uint64_t to_step_ns = cut_error(state->estimated, observation->to_ns, longest_ns).step_ns;
-    uint64_t older_ns = busy_ns == 0 ? from.all_ns : (edge_ns(edges, MEASURED_OLDER) * keep + from.all_ns * fade) / 1000;
-    uint64_t older_step_ns = busy_ns == 0 ? from_step_ns : (edge_ns(edges, STEP_OLDER) * keep + from_step_ns * fade) / 1000;
-    put(state->edges, edge_bits(to.all_ns, MEASURED_LAST) | edge_bits(older_ns, MEASURED_OLDER) | edge_bits(to_step_ns, STEP_LAST)
-                          | edge_bits(older_step_ns, STEP_OLDER));
+    uint64_t from_us = cut_error_ns(state->measured, observation->from_ns, longest_ns) / 1000;
+    uint64_t to_us = cut_error_ns(state->measured, observation->to_ns, longest_ns) / 1000;
+    uint64_t older_us = busy_ns == 0 ? from_us : ((get(state->edges) & UINT32_MAX) * keep + from_us * (1000 - keep)) / 1000;
+    put(state->edges, to_us << 32 | min_u64(older_us, UINT32_MAX));
     put(state->longest_ns, longest_ns - longest_ns / 1024 * min_u64(100 * window_ns / MEMORY_NS, 1024));
     put(state->slowest_ns, slowest_ns - slowest_ns / 1024 * min_u64(100 * window_ns / MEMORY_NS, 1024));
     put(state->observed_at_ns, now_ns);
 
-    /* what was charged beyond that before NVML showed the neighbour is given back; the next refill clamps it to the bank */
+    /* what was charged beyond that before NVML showed the neighbour is taken off the debt, but makes little credit: it would be
+     * used at once, above the limit */
     int contended = limit_read_contention(state, now_ns).contended;
     uint64_t since_ns = get(state->contended_since_ns);
     if (contended && since_ns == 0)
         put(state->contended_since_ns, since_ns = now_ns);
     else if (!contended && since_ns != 0)
         put(state->contended_since_ns, 0);
-    uint64_t owned_ns = seen_ns + window_ns * 6 / 1000 + longest_ns / 2 + from.all_ns + to.all_ns;
-    uint64_t charged_ns = sum_timeline(process->charged, observation->from_ns, observation->to_ns); /* siblings' charges stand */
-    if (contended && observation->to_ns <= since_ns && charged_ns > owned_ns)
-        atomic_fetch_add_explicit(&state->credit_ns, (int64_t)min_u64(charged_ns - owned_ns, 4 * TIMELINE_NS), relaxed);
+    uint64_t owned_ns = seen_ns + window_ns * 6 / 1000 + longest_ns / 2 + (from_us + to_us) * 1000;
+    int64_t most_ns = (int64_t)(GIVEN_BACK_MS * 10000 * min_u64(get(state->limit_seen), 100));
+    int64_t least_ns = -(int64_t)(2 * TF_LIMIT_DEBT_MAX_WALL_NS); /* less is garbage */
+    int64_t credit_ns = get(state->credit_ns);
+    if (contended && observation->to_ns <= since_ns && measured_now_ns > owned_ns && credit_ns > least_ns && credit_ns < most_ns) {
+        int64_t next_ns = credit_ns + (int64_t)min_u64(measured_now_ns - owned_ns, 4 * TIMELINE_NS);
+        atomic_compare_exchange_strong_explicit(&state->credit_ns, &credit_ns, next_ns < most_ns ? next_ns : most_ns, relaxed, relaxed);
+    }
 }
 
 void tf_limit_observe_busy(struct tf_limit_state *state, struct tf_limit_process *process, uint64_t from_ns, uint64_t to_ns,
@@ -208,7 +198,7 @@ void tf_limit_observe_busy(struct tf_limit_state *state, struct tf_limit_process
         if ((oldest->to_ns / BUCKET_NS + 1) * BUCKET_NS > settled_ns) /* its last bucket still grows */
             break;
         if (now_ns - oldest->from_ns < TIMELINE_NS - BUCKET_NS)
-            compare(state, process, oldest, now_ns);
+            compare(state, oldest, now_ns);
         process->observation_first++;
         process->observation_count--;
     }

@@ -9,8 +9,7 @@
 #define RATIO_MEMORY_NS UINT64_C(4000000000) /* slower than NVML shows a neighbour */
 #define USUAL_MEMORY_NS UINT64_C(1000000000)
 #define INFLATION_MEMORY_NS UINT64_C(500000000)
-#define LITTLE_CONTENTION (ONE * 9 / 10)
-#define STEADY (ONE * 6 / 10)
+#define LITTLE_CONTENTION (ONE * 97 / 100)
 #define WAKE_CREDIT_NS INT64_C(100000) /* credit given back by a settlement that is worth a wake-up */
 #define OVERHEAD_MAX_NS UINT64_C(50000) /* more is no overhead: the GPU was busy */
 
@@ -39,7 +38,6 @@ void limit_report(struct tf_limit_state *state, struct tf_limit_process *process
             uint64_t estimated_ns = limit_in_estimates(unmeasured_ns, limit_scale(process));
             limit_add_timeline(state->measured, since_ns, now_ns, estimated_ns * (process->inflation == 0 ? ONE : process->inflation) >> 16);
             limit_add_timeline(state->estimated, since_ns, now_ns, estimated_ns);
-            limit_add_timeline(process->charged, since_ns, now_ns, unmeasured_ns);
             process->unmeasured_seen_ns += unmeasured_ns;
         }
         process->reported_at_ns = now_ns;
@@ -106,10 +104,9 @@ static struct price make_price(struct tf_limit_state *state, struct tf_limit_pro
 {
     int single = segment->launches == 1;
     int clustered = single && limit_is_clustered(process, segment->key); /* before it learns: what it measured must not choose its judge */
-    int steady = single ? clustered : process->steady_batches >= STEADY;
     uint64_t overhead_ns = min_u64(process->event_overhead_ns, length_ns);
     struct price price = {.busy_ns = uncovered_ns(process, segment->stream, begin_ns + overhead_ns, begin_ns + length_ns),
-                          .estimated_ns = limit_in_estimates(segment->charged_ns, segment->scale)};
+                          .estimated_ns = min_u64(limit_in_estimates(segment->charged_ns, segment->scale), MEASURED_MAX_NS)};
     if (single) {
         const struct tf_limit_shape *shape = limit_learn(process, segment->key, length_ns - overhead_ns, contention->contended, now_ns);
         if (shape->samples == FIRST_SAMPLES && shape->mean_ns > 2 * shape->quantile_ns)
@@ -118,8 +115,6 @@ static struct price make_price(struct tf_limit_state *state, struct tf_limit_pro
             price.estimated_ns = shape->estimate_ns;
     } else {
         process->batch_backoff = 0;
-        uint64_t apart_ns = price.busy_ns > segment->charged_ns ? price.busy_ns - segment->charged_ns : segment->charged_ns - price.busy_ns;
-        process->steady_batches += (apart_ns <= segment->charged_ns / 8 ? ONE / 32 : 0) - process->steady_batches / 32;
     }
     uint64_t usual_memory_ns = single && !clustered ? RATIO_MEMORY_NS : USUAL_MEMORY_NS;
     uint32_t usual = limit_learn_ratio(&process->kinds[single ? clustered : 2], price.busy_ns, price.estimated_ns, usual_memory_ns, now_ns);
@@ -127,10 +122,6 @@ static struct price make_price(struct tf_limit_state *state, struct tf_limit_pro
 
     if (!contention->contended) {
         price.cost_ns = price.busy_ns * contention->factor >> 16;
-        /* What is of constant length took far longer: a neighbour that NVML has not shown yet, or its length is not so constant.
-         * The estimate stands; the ratio, slower than NVML, gets the mean of either right. */
-        if (contention->supervised && steady && price.cost_ns > segment->charged_ns + segment->charged_ns / 4)
-            price.cost_ns = segment->charged_ns;
         process->ratio = limit_learn_ratio(&process->calm, price.busy_ns, price.estimated_ns, RATIO_MEMORY_NS, now_ns);
     } else if (contention->share >= LITTLE_CONTENTION && !clustered) {
         price.cost_ns = price.busy_ns * contention->share >> 16; /* hardly more than the events' own error */
@@ -162,7 +153,6 @@ static int64_t correct_charge(struct tf_limit_state *state, struct tf_limit_proc
     atomic_fetch_add_explicit(&state->used_ns, (uint64_t)more_ns, relaxed);
     limit_add_timeline(state->measured, begin_ns, begin_ns + length_ns, price->busy_ns);
     limit_add_timeline(state->estimated, begin_ns, begin_ns + length_ns, price->estimated_ns);
-    limit_add_timeline(process->charged, begin_ns, begin_ns + length_ns, price->cost_ns);
     return more_ns;
 }
 
@@ -184,7 +174,7 @@ int tf_limit_settle(struct tf_limit_state *state, struct tf_limit_process *proce
         process->segmented_ns -= min_u64(segment->charged_ns, process->segmented_ns);
         limit_stop_batches(process);
     }
-    put(process->scale, contention.contended ? contention.factor : (uint32_t)((uint64_t)limit_ratio(process) * contention.factor >> 16));
+    put(process->scale, contention.contended ? contention.factor : (uint32_t)min_u64((uint64_t)limit_ratio(process) * contention.factor >> 16, RATIO_MAX));
     int result = finish_segment(state, process, segment, more_ns < -WAKE_CREDIT_NS);
     limit_leave(process);
     return result;

@@ -36,6 +36,7 @@ struct tenant {
     uint64_t launch_ns;
     uint64_t kill_ns; /* when its first process dies; 0: never */
     int nvml;
+    int one_key; /* kernels of all sizes look alike */
     uint32_t garbage; /* garbage is written into the state so often per second */
     /* shared memory of the container */
     struct tf_limit_state state;

@@ -40,6 +40,7 @@ class Tenant:
     mode: int = HARD
     priority: int = 0
     nvml: bool = True
+    one_key: bool = False
     limited: bool = True
     garbage: bool = False
     judged: bool = True
@@ -55,7 +56,7 @@ class Tenant:
                 words.append(f"{name} {getattr(self, name)}")
         if self.stop_ms:
             words.append(f"stop_ms {self.stop_ms}")
-        words += [f"{name} {int(getattr(self, name))}" for name in ("sync", "nvml", "limited", "garbage")]
+        words += [f"{name} {int(getattr(self, name))}" for name in ("sync", "nvml", "one_key", "limited", "garbage")]
         return "tenant " + " ".join(words)
 
 
@@ -74,6 +75,7 @@ class Case:
     seed: int = 1
     window_ms: float = WINDOW_MS
     informative: str = ""  # why no target is asserted
+    below_points: float = 1.5  # so far below its limit a tenant's mean may be
 
     @property
     def label(self) -> str:
@@ -126,7 +128,7 @@ def sweep(limits: list[int], sizes: tuple[float, ...] = SIZES_US, fifo: bool = F
         heavy = Tenant(limit, (2000.0,), cv=1.0)
         yield Case("alone", f"{tenant_name(heavy)} at {limit}", (heavy,), fifo=fifo, length_ms=long_enough_ms(heavy, 400))
         two = Tenant(limit, (300.0,), streams=2)
-        yield Case("alone", f"300 us on 2 streams at {limit}", (two,), fifo=fifo)
+        yield Case("alone", f"300 us on 2 streams at {limit}", (two,), fifo=fifo, length_ms=long_enough_ms(two, 1000, 8000.0))
 
 
 def shared(fifo: bool, **common: object) -> Iterator[Case]:
@@ -276,12 +278,58 @@ def hostile(fifo: bool) -> Iterator[Case]:
         yield Case("hostile", f"garbage beside 40, seed {seed}", tenants, fifo=fifo, warmup_ms=4000, seed=seed)
 
 
+# Without NVML, events around a kernel measure others' turns as well, and nothing tells them from a kernel that took longer. All of it is
+# charged, so tenants get less, never more. By how many points, in time slices of 2 ms and first come first served: measured, pinned.
+WITHOUT_NVML: dict[str, tuple[float, float]] = {
+    "30/60 of 20 us": (1.5, 10.0),
+    "30/60 of 300 us": (1.5, 9.0),
+    "30/60 of 1 ms": (7.5, 10.0),
+    "30/60 of 5 ms": (11.0, 10.0),
+    "30/60 of 10 ms": (11.0, 10.5),
+    "30/60 of 5 ms cv 0.5": (11.0, 11.0),
+    "30 of 300 us sync, 60 of 1 ms": (1.5, 16.5),
+    "10/30/55 mixed": (13.0, 11.5),
+    "4 x 23 of 0.2/1/5/20 ms": (12.5, 20.5),
+    "4 x 10 of 0.2/1/5/10 ms": (3.0, 8.5),
+    "8 x 10 of 1 ms": (1.5, 3.5),
+    "8 x 11 of 3 ms": (5.0, 4.0),
+    "2 x 45 of 1 ms": (1.5, 2.5),
+    "5/90 of 1 ms": (2.0, 4.0),
+    "30 of 150 ms, 60 of 1 ms": (11.0, 30.5),
+    "20/40 of 500 ms": (6.0, 2.0),
+    "30 of 5 ms beside unlimited 5 ms": (14.5, 1.5),
+    "30/60 of 1.5 ms": (2.0, 10.0),
+    "30/60 of 2 ms": (1.5, 10.0),
+    "30/60 of 3 ms": (10.5, 10.5),
+    "30/60 of 20 ms": (12.0, 10.5),
+    "30/60 of 50 ms": (12.5, 9.0),
+}
+
+
 def blind(fifo: bool) -> Iterator[Case]:
-    """Without NVML: what events alone can do. Printed, not asserted, where others' slices look like own work."""
-    why = "no NVML: time slices of others are charged as own work"
+    """Without NVML: never above the limit, and not more below it than is known."""
     for case in shared(fifo):
         tenants = tuple(replace(tenant, nvml=False) for tenant in case.tenants)
-        yield replace(case, group="no nvml", tenants=tenants, informative=why)
+        yield replace(case, group="no nvml", tenants=tenants, below_points=WITHOUT_NVML.get(case.name, (1.5, 1.5))[fifo])
+    for us in (1500.0, 2000.0, 3000.0, 20000.0, 50000.0):
+        name = f"30/60 of {size_name(us)}"
+        pair = (Tenant(30, (us,), nvml=False), Tenant(60, (us,), nvml=False))
+        yield Case("no nvml", name, pair, fifo=fifo, warmup_ms=8000, length_ms=20000, below_points=WITHOUT_NVML.get(name, (1.5, 1.5))[fifo])
+
+
+def one_key(fifo: bool) -> Iterator[Case]:
+    """One function and grid whose kernels are of two lengths (a loop over more or fewer elements): alone, that is no neighbour's work."""
+    lengths = ((1000.0, 3000.0), (1000.0, 1000.0, 3000.0), (300.0, 5000.0), (1000.0, 1000.0, 1000.0, 10000.0), (20.0, 2000.0),
+               (100.0,) * 7 + (1000.0,))  # fmt: skip
+    for sizes, limit, nvml in itertools.product(lengths, (20, 40, 60), (True, False)):
+        looks = "+".join(f"{us:g}" for us in sizes) + f" us of one key at {limit}" + ("" if nvml else ", no NVML")
+        tenant = Tenant(limit, sizes, one_key=True, nvml=nvml)
+        yield Case("one key", looks, (tenant,), fifo=fifo, warmup_ms=8000, length_ms=20000)
+        if nvml:
+            neighbour = Tenant(30, (1000.0,))
+            yield Case(
+                "one key", f"{looks}, beside 30 of 1 ms", (tenant, neighbour), fifo=fifo, warmup_ms=8000, length_ms=20000, below_points=2.5
+            )
 
 
 def varied(base: list[Case]) -> Iterator[Case]:
@@ -326,7 +374,7 @@ def quick() -> list[Case]:
     cases = list(sweep([1, 5, 20, 35, 50, 65, 80, 95, 99]))
     cases += sweep([5, 50, 95], fifo=True)
     for fifo in (False, True):
-        cases += itertools.chain(hostile(fifo), blind(fifo), cold(fifo))
+        cases += itertools.chain(hostile(fifo), blind(fifo), one_key(fifo), cold(fifo))
         cases += itertools.chain(
             shared(fifo), crowds(fifo), processes(fifo), changes(fifo), neighbour_changes(fifo), duty(fifo), modes(fifo)
         )
@@ -342,7 +390,7 @@ def full() -> list[Case]:
         for seed in (1, 2, 3):
             for case in itertools.chain(shared(fifo), processes(fifo), changes(fifo), duty(fifo), modes(fifo)):
                 cases.append(replace(case, seed=seed, name=f"{case.name}, seed {seed}"))
-        cases += itertools.chain(hostile(fifo), blind(fifo), cold(fifo), crowds(fifo))
+        cases += itertools.chain(hostile(fifo), blind(fifo), one_key(fifo), cold(fifo), crowds(fifo))
         cases += neighbour_changes(fifo, (0, 64, 128, 192), (0, 60, 120))
         cases += varied(list(shared(fifo)))
         cases += varied([case for case in changes(fifo) if case.name.startswith("1 ms 50")])

@@ -105,7 +105,7 @@ static void next_launch(struct process *process)
     double duration_ns = (double)tenant->size_ns[size] * factor;
     process->duration_ns = duration_ns < 1000 ? 1000 : (uint64_t)duration_ns;
     process->stream = tenant->streams == 1 ? 0 : (uint32_t)(process->launches % tenant->streams);
-    process->key = tf_limit_key((const void *)(uintptr_t)(0x5500 + 64 * size), 512, 1, 1, 256, 1, 1, 0);
+    process->key = tf_limit_key((const void *)(uintptr_t)(0x5500 + 64 * (tenant->one_key ? 0 : size)), 512, 1, 1, 256, 1, 1, 0);
 }
 
 /* Records the end event of the open segment behind the last launch of its stream; on an idle stream it is reached at once. */

@@ -21,11 +21,12 @@ JAIN = 0.99
 HELD_OUT_PERCENT = {"mean off by": 2.0, "MAE": 2.0, "lost % of the quota": 2.0, "ledger off by": 2.0, "1 - Jain of processes": 3.0}
 CHANGE_MS = 300.0
 # In the first second after a change beside a neighbour, before NVML's word on it counts.
-NEIGHBOUR_WINDOW_POINTS = 15.0
-NEIGHBOUR_SECOND_POINTS = 8.0
+NEIGHBOUR_MAE_POINTS = 4.5  # over three seconds
+NEIGHBOUR_WINDOW_POINTS = 16.0
+NEIGHBOUR_SECOND_POINTS = 12.0
 # What eight tenants at once may see before NVML's first words count: so long below so much of the limit, so far above it in a second.
 STARVED_SHARE = 0.3
-STARVED_MS = 1000.0
+STARVED_MS = 1200.0
 CROWD_ABOVE_POINTS = 20.0
 MAE_KERNEL_US = 10000.0  # longer ones cannot be spread over a window of 200 ms
 
@@ -148,7 +149,8 @@ def changing(case: Case, number: int, tenant: Tenant, result: dict[str, Any]) ->
         errors = [abs(sum(span) / len(span) - target) for span in spans]
         # a single window may split a kernel: one more or less
         one_kernel = 100 * tenant.mean_us / 1000 / cases.WINDOW_MS
-        yield Verdict(case, number, f"MAE 300 ms after {limit} at {at_ms:g} ms", sum(errors) / len(errors), MAE_POINTS)
+        yield Verdict(case, number, f"MAE 300 ms after {limit} at {at_ms:g} ms", sum(errors) / len(errors),
+                      NEIGHBOUR_MAE_POINTS if together else MAE_POINTS)  # fmt: skip
         yield Verdict(case, number, f"worst window after {limit} at {at_ms:g} ms", max(errors),
                       NEIGHBOUR_WINDOW_POINTS if together else MAE_POINTS + one_kernel)  # fmt: skip
         second = windows[first : min(last, first + round((1000 - CHANGE_MS) / case.window_ms))]
@@ -219,6 +221,17 @@ def crowd(case: Case, number: int, tenant: Tenant, result: dict[str, Any]) -> It
     yield Verdict(case, number, "mean from the 8th second off by", abs(mean - tenant.limit), MEAN_POINTS, excuse)
 
 
+def strict(case: Case, number: int, tenant: Tenant, result: dict[str, Any]) -> Iterator[Verdict]:
+    """Never above the limit, and not further below it than the case says; what the ledger charges is the limit."""
+    kernel_share = 100 * tenant.mean_us * (1 + tenant.cv) / 1000 / case.length_ms
+    target = target_percent(case, tenant)
+    mean, used = float(result["mean"]), float(result["used"])
+    yield Verdict(case, number, "mean above its limit by", mean - target, MEAN_POINTS + kernel_share)
+    excuse = "synchronous: waits for its turn and asks for less than its quota" if tenant.sync and used < target - 0.5 else ""
+    yield Verdict(case, number, "mean below its limit by", target - mean, case.below_points + kernel_share, excuse)
+    yield Verdict(case, number, "charged other than its limit by", abs(used - target), MEAN_POINTS + kernel_share, excuse)
+
+
 def judge(case: Case, result: dict[str, Any]) -> list[Verdict]:
     tenants: list[dict[str, Any]] = result["tenants"]
     if case.group == "mode":
@@ -229,7 +242,9 @@ def judge(case: Case, result: dict[str, Any]) -> list[Verdict]:
     for number, tenant in enumerate(case.tenants):
         if not tenant.judged:
             continue
-        if case.group == "crowd":
+        if case.group in ("no nvml", "one key"):
+            verdicts += strict(case, number, tenant, tenants[number])
+        elif case.group == "crowd":
             verdicts += crowd(case, number, tenant, tenants[number])
         elif case.group == "flapping":
             verdicts += flapping(case, number, tenants[number])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,12 +20,13 @@ HERE = Path(__file__).resolve().parent
 EARNED = "earned = (int64_t)(passed_ns * earn_percent / 100);"
 BANK = "return bank > 2 * CHUNK_NS ? bank : 2 * CHUNK_NS;"
 SUPERVISED = "    none.supervised = 1;\n"
-CUT = "return (struct cut){min_u64(max_u64(step_ns, kernel_ns), most_ns) >> 16,"
+CUT = "return min_u64(max_u64(step_ns, kernel_ns), most_ns) >> 16;"
 TURN = "if (processes > 1 && process->entitled_ns < 0 && credit < surplus)"
 FIRST = "? FACTOR_MIN : FACTOR_FIRST;"
-CHARGED = "charged_ns = sum_timeline(process->charged, observation"
-STEP = "uint64_t wrong = edge_ns(edges, STEP_LAST) + edge_ns(edges, STEP_OLDER);"
-BATCHES = "int steady = single ? clustered : process->steady_batches >= STEADY;"
+MUCH = "#define GIVEN_BACK_MS UINT64_C(25)"
+CALM = "price.cost_ns = price.busy_ns * contention->factor >> 16;"
+FORGIVING = "price.cost_ns = clustered ? min_u64(price.busy_ns, segment->charged_ns * 5 / 4) : price.busy_ns;"
+WIDE = "#define RATIO_MAX (ONE * 256)"
 OLD_CREDIT = "if (credit > CHUNK_NS)\n"
 INFLIGHT = "if (inflight_ns > max_u64(INFLIGHT_NS, cost_ns)"
 UNKNOWN = "if (!known && process->unknown_count > 0 "
@@ -39,10 +41,10 @@ MUTATIONS = {
     "ignores NVML": (SUPERVISED, SUPERVISED + "    if (observed_ns > 0) return none;\n", "shared"),
     "forgets what idle time earned": (BANK, "return 2 * CHUNK_NS;", "duty"),
     "keeps idle time for ever": (BANK, "return bank * 1000;", "duty"),
-    "takes a step of the load for a neighbour": (CUT, CUT.replace("{min_u64", "{0 * min_u64"), "change"),
-    "gives back what it did not charge": (CHARGED, CHARGED.replace("process->charged", "state->measured"), "two change"),
-    "takes a step of the load for a factor": (STEP, "uint64_t wrong = 0;", "two change"),
-    "charges batches for a neighbour that comes": (BATCHES, "int steady = clustered;", "two change"),
+    "takes a step of the load for a neighbour": (CUT, CUT.replace("return ", "return 0 * "), "change"),
+    "gives back all at once": (MUCH, MUCH.replace("25", "250"), "two change"),
+    "takes the long ones of a kernel for a neighbour's work": (CALM, FORGIVING, "one key"),
+    "believes no factor above 2": (WIDE, WIDE.replace("256", "2"), "one key"),
     "believes the first estimates": (FIRST, FIRST.replace("FACTOR_FIRST", "FACTOR_MIN"), "crowd"),
     "waits for its turn when alone": (TURN, TURN.replace("processes > 1 && ", ""), "change"),
     "keeps the credit of the old limit": (OLD_CREDIT, "if (0)\n", "laws"),
@@ -69,6 +71,7 @@ def small() -> dict[str, list[Case]]:
         "shared": shared,
         "duty": list(cases.duty(False)),
         "crowd": [case for case in cases.crowds(True) if "20+200" in case.name],
+        "one key": [case for case in cases.one_key(False) if " at 40" in case.name],
         "two change": list(cases.neighbour_changes(True, (0, 192), (0, 60))),
         "change": [case for case in cases.changes(False) if "10 and 90" in case.name or case.name.startswith("300 us sync")],
         "unknown": [unknown],
@@ -87,8 +90,12 @@ def build_laws(folder: Path, limiter: Sequence[Path], compiler: str = "gcc", fla
 
 
 def mutate(folder: Path, old: str, new: str) -> list[Path]:
-    """The limiter's files, the one that contains ``old`` with ``new`` instead."""
+    """The limiter's files, the one that contains ``old`` with ``new`` instead; a header lies beside the copies that include it."""
     sources = sorted(run.LIMITER.glob("limit*.c"))
+    header = run.LIMITER / "limit_internal.h"
+    if old in header.read_text(encoding="utf-8"):
+        (folder / header.name).write_text(header.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
+        return [folder / shutil.copy(source, folder) for source in sources]
     found = [source for source in sources if old in source.read_text(encoding="utf-8")]
     assert len(found) == 1, f"{old!r} is in {len(found)} of the limiter's files, expected one; adapt the mutation"
     text = found[0].read_text(encoding="utf-8")
