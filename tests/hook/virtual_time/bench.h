@@ -37,6 +37,7 @@ struct tenant {
     uint64_t kill_ns; /* when its first process dies; 0: never */
     int nvml;
     int one_key; /* kernels of all sizes look alike */
+    uint64_t phase_ns; /* one size for so long, then the next; 0: any size at any time */
     uint32_t garbage; /* garbage is written into the state so often per second */
     /* shared memory of the container */
     struct tf_limit_state state;

@@ -41,6 +41,7 @@ class Tenant:
     priority: int = 0
     nvml: bool = True
     one_key: bool = False
+    phase_ms: float = 0.0
     limited: bool = True
     garbage: bool = False
     judged: bool = True
@@ -51,7 +52,8 @@ class Tenant:
 
     def line(self) -> str:
         words = [f"limit {self.limit}", *(f"kernel_us {size}" for size in self.kernel_us)]
-        for name in ("cv", "processes", "streams", "on_ms", "off_ms", "start_ms", "gap_us", "launch_us", "kill_ms", "mode", "priority"):
+        for name in ("cv", "processes", "streams", "on_ms", "off_ms", "start_ms", "gap_us", "launch_us", "kill_ms", "mode", "priority",
+                     "phase_ms"):  # fmt: skip
             if getattr(self, name):
                 words.append(f"{name} {getattr(self, name)}")
         if self.stop_ms:
@@ -76,6 +78,7 @@ class Case:
     window_ms: float = WINDOW_MS
     informative: str = ""  # why no target is asserted
     below_points: float = 1.5  # so far below its limit a tenant's mean may be
+    above_points: float = 1.5
 
     @property
     def label(self) -> str:
@@ -278,6 +281,23 @@ def hostile(fifo: bool) -> Iterator[Case]:
         yield Case("hostile", f"garbage beside 40, seed {seed}", tenants, fifo=fifo, warmup_ms=4000, seed=seed)
 
 
+PHASES = ((100.0, 1000.0), (1000.0, 5000.0), (300.0, 400.0), (1000.0, 10000.0))
+
+
+def phases(fifo: bool) -> Iterator[Case]:
+    """One kernel whose length changes at once, again and again.
+
+    Alone each launch is charged what it took. Beside a neighbour its estimate and NVML's factor follow within seconds; what is lost and won
+    meanwhile is pinned.
+    """
+    for sizes, phase_ms, limit, beside in itertools.product(PHASES, (300.0, 1000.0, 3000.0), (20, 60), (False, True)):
+        tenant = Tenant(limit, sizes, one_key=True, phase_ms=phase_ms)
+        name = f"{size_name(sizes[0])} and {size_name(sizes[1])} by turns of {phase_ms:g} ms at {limit}" + (", beside 30" if beside else "")
+        tenants = (tenant, Tenant(30, (1000.0,), judged=False)) if beside else (tenant,)
+        yield Case("one key", name, tenants, fifo=fifo, warmup_ms=6000, length_ms=24000, above_points=7.5 if beside else 1.5,
+                   below_points=16.0 if beside else 1.5)  # fmt: skip
+
+
 # Without NVML, events around a kernel measure others' turns as well, and nothing tells them from a kernel that took longer. All of it is
 # charged, so tenants get less, never more. By how many points, in time slices of 2 ms and first come first served: measured, pinned.
 WITHOUT_NVML: dict[str, tuple[float, float]] = {
@@ -374,7 +394,7 @@ def quick() -> list[Case]:
     cases = list(sweep([1, 5, 20, 35, 50, 65, 80, 95, 99]))
     cases += sweep([5, 50, 95], fifo=True)
     for fifo in (False, True):
-        cases += itertools.chain(hostile(fifo), blind(fifo), one_key(fifo), cold(fifo))
+        cases += itertools.chain(hostile(fifo), blind(fifo), one_key(fifo), phases(fifo), cold(fifo))
         cases += itertools.chain(
             shared(fifo), crowds(fifo), processes(fifo), changes(fifo), neighbour_changes(fifo), duty(fifo), modes(fifo)
         )
@@ -390,7 +410,7 @@ def full() -> list[Case]:
         for seed in (1, 2, 3):
             for case in itertools.chain(shared(fifo), processes(fifo), changes(fifo), duty(fifo), modes(fifo)):
                 cases.append(replace(case, seed=seed, name=f"{case.name}, seed {seed}"))
-        cases += itertools.chain(hostile(fifo), blind(fifo), one_key(fifo), cold(fifo), crowds(fifo))
+        cases += itertools.chain(hostile(fifo), blind(fifo), one_key(fifo), phases(fifo), cold(fifo), crowds(fifo))
         cases += neighbour_changes(fifo, (0, 64, 128, 192), (0, 60, 120))
         cases += varied(list(shared(fifo)))
         cases += varied([case for case in changes(fifo) if case.name.startswith("1 ms 50")])

@@ -97,10 +97,12 @@ static void queue_pending(struct bench *bench, struct process *process, struct p
         process->helper_ns = bench->now_ns + bench->parameters.poll_ns;
 }
 
-static void next_launch(struct process *process)
+static void next_launch(struct process *process, uint64_t now_ns)
 {
     struct tenant *tenant = process->tenant;
     uint32_t size = tenant->size_count == 1 ? 0 : (uint32_t)(random_u64(&process->random) % tenant->size_count);
+    if (tenant->phase_ns > 0)
+        size = (uint32_t)(now_ns / tenant->phase_ns % tenant->size_count);
     double factor = tenant->cv > 0 ? random_lognormal(&process->random, tenant->cv) : 1.0;
     double duration_ns = (double)tenant->size_ns[size] * factor;
     process->duration_ns = duration_ns < 1000 ? 1000 : (uint64_t)duration_ns;
@@ -186,7 +188,7 @@ void host_run_thread(struct bench *bench, struct process *process, uint64_t unti
                 process->waiting = BLOCKED_FULL;
                 break;
             }
-            next_launch(process);
+            next_launch(process, now_ns);
         }
         int go = 1;
         if (tenant->limited && (process->at_gate || !tf_limit_enter(process->limit, process->key, process->stream + 1, &process->ticket))) {

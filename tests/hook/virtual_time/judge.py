@@ -226,10 +226,11 @@ def strict(case: Case, number: int, tenant: Tenant, result: dict[str, Any]) -> I
     kernel_share = 100 * tenant.mean_us * (1 + tenant.cv) / 1000 / case.length_ms
     target = target_percent(case, tenant)
     mean, used = float(result["mean"]), float(result["used"])
-    yield Verdict(case, number, "mean above its limit by", mean - target, MEAN_POINTS + kernel_share)
+    yield Verdict(case, number, "mean above its limit by", mean - target, case.above_points + kernel_share)
     excuse = "synchronous: waits for its turn and asks for less than its quota" if tenant.sync and used < target - 0.5 else ""
     yield Verdict(case, number, "mean below its limit by", target - mean, case.below_points + kernel_share, excuse)
-    yield Verdict(case, number, "charged other than its limit by", abs(used - target), MEAN_POINTS + kernel_share, excuse)
+    if not tenant.phase_ms:
+        yield Verdict(case, number, "charged other than its limit by", abs(used - target), MEAN_POINTS + kernel_share, excuse)
 
 
 def judge(case: Case, result: dict[str, Any]) -> list[Verdict]:
