@@ -127,6 +127,7 @@ CUresult cuMemFree_v2(CUdeviceptr pointer)
     if (tf_is_nested())
         return cuda->cuMemFree_v2(pointer);
     struct tf_entry entry, block;
+    tf_ledger_expect(TF_KIND_POINTER, pointer);
     tf_container();
     bool is_ours = tf_memory_take(TF_KIND_POINTER, pointer, &entry);
     bool is_block = !is_ours && tf_pools_take_block(pointer, &block);

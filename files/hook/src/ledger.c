@@ -69,8 +69,8 @@ static int grow(struct shard *shard)
     }
     if (shard->table)
         munmap(shard->table, shard->places * sizeof *shard->table);
-    shard->table = table;
-    shard->places = places;
+    __atomic_store_n(&shard->table, table, __ATOMIC_RELAXED); /* tf_ledger_expect() reads them without the lock */
+    __atomic_store_n(&shard->places, places, __ATOMIC_RELAXED);
     return 0;
 }
 
@@ -91,6 +91,16 @@ static void erase(struct shard *shard, struct tf_entry *entry)
     }
     shard->table[hole].kind = 0;
     shard->entries--;
+}
+
+/* Without the lock: at worst a table that has just been replaced, and a prefetch of a wrong address is no access. */
+void tf_ledger_expect(enum tf_kind kind, uint64_t key)
+{
+    uint64_t hash = hash_of(kind, key);
+    const struct shard *shard = &shards[hash >> 58];
+    uintptr_t table = (uintptr_t)__atomic_load_n(&shard->table, __ATOMIC_RELAXED);
+    uint64_t places = __atomic_load_n(&shard->places, __ATOMIC_RELAXED);
+    __builtin_prefetch((const void *)(table + (hash & (places - 1)) * sizeof(struct tf_entry)), 1);
 }
 
 int tf_ledger_add(const struct tf_entry *entry, struct tf_entry *ret_replaced)

@@ -32,6 +32,9 @@ _Static_assert(sizeof(struct tf_entry) == 32, "an entry lies in one cache line")
 /* Adds. 0, or -ENOMEM. An entry of the same kind and key is replaced (the driver re-used an address that it freed behind our back). */
 int tf_ledger_add(const struct tf_entry *entry, struct tf_entry *ret_replaced);
 
+/* The entry will be asked for soon: of thousands of blocks it is in no near cache. */
+void tf_ledger_expect(enum tf_kind kind, uint64_t key);
+
 /* Removes and returns. false: not here. */
 bool tf_ledger_take(enum tf_kind kind, uint64_t key, struct tf_entry *ret_entry);
 
