@@ -215,10 +215,22 @@ static bool is_wanted(const char *name, int count, char **names)
     return count == 0;
 }
 
+static void *sleep_on(void *unused)
+{
+    for (;;)
+        pause();
+    return unused;
+}
+
 static int run_calls(int count, char **names)
 {
     const char *separator = "";
+    pthread_t sleeper;
     open_card();
+    /* The real driver brings threads, the simulated one none, and the hook one. In a process with a single thread the C library leaves out
+     * what makes its locks cost anything; so that no row is measured there, there are two in all of them. */
+    if (pthread_create(&sleeper, NULL, sleep_on, NULL) != 0)
+        return 2;
     printf("{");
     for (size_t index = 0; index < sizeof rows / sizeof *rows; index++) {
         if (!is_wanted(rows[index].name, count, names))

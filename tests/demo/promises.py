@@ -64,7 +64,7 @@ def _broken_refusal(where: str, request: PodRequest, refusal: dict[str, Any] | N
     if refusal is None:
         return [f"{where}: allocated without end, expected a refusal at {request.memory_mib} MiB"]
     broken = []
-    if refusal["allocated_bytes"] != request.memory_mib * MIB:
+    if refusal["allocated_bytes"] + refusal.get("overhead_bytes", 0) != request.memory_mib * MIB:
         broken.append(f"{where}: refused after {refusal['allocated_bytes']} bytes, expected exactly {request.memory_mib * MIB}")
     if refusal["result"] != CUDA_ERROR_OUT_OF_MEMORY:
         broken.append(f"{where}: refused with CUresult {refusal['result']}, expected {CUDA_ERROR_OUT_OF_MEMORY}")

@@ -87,6 +87,10 @@ class Slot:
     def used_bytes(self) -> int:
         return region.read_state(self.folder).gpus[0].used_bytes
 
+    @property
+    def overhead_bytes(self) -> int:
+        return region.read_state(self.folder).overhead_bytes
+
 
 @dataclass
 class Ground:
@@ -108,6 +112,8 @@ class Ground:
 
     def slot(self, memory_bytes: int = 256 * MIB, cores: int = 0, **quota: Any) -> Slot:
         self._slots += 1
+        # what a context takes differs by driver: only where it is what is looked at, it is charged
+        quota.setdefault("overhead", "reserved")
         slot = Slot(
             self.folder / f"slot-{self._slots}", region.GpuQuota(self.uuid, memory_bytes, cores, **quota), self.hook / "libtenfold_page.so"
         )

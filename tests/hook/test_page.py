@@ -56,6 +56,7 @@ CHANGES: dict[str, tuple[list[str], dict[str, Any]]] = {
     "mode": (["--mode", "elastic"], {"mode": "elastic"}),
     "priority": (["--priority", "-7"], {"priority": -7}),
     "overhead": (["--overhead-reserve-mib", "3"], {"overhead_reserve_bytes": 3 * MIB}),
+    "what is charged": (["--overhead", "reserved"], {"overhead": "reserved"}),
     "pressure": (["--pressure", "equal"], {"pressure": "equal"}),
     "neighbours": (["--neighbours", "9"], {"neighbours": 9}),
     "several": (

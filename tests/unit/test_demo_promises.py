@@ -51,6 +51,7 @@ def test_a_wrong_slice_is_named_with_both_numbers(wrong: PodView, said: str) -> 
     [
         (None, "allocated without end"),
         ({"allocated_bytes": 8192 * MIB - 1, "result": 2}, "refused after 8589934591 bytes"),
+        ({"allocated_bytes": 8192 * MIB, "overhead_bytes": 2 * MIB, "result": 2}, "refused after 8589934592 bytes"),
         ({"allocated_bytes": 8192 * MIB, "result": 1}, "refused with CUresult 1"),
     ],
 )

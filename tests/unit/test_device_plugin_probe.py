@@ -45,6 +45,11 @@ class TestAllocation:
         assert found["allocated_bytes"] == size_bytes
         assert (found["result"], memory.free_bytes) == (OUT_OF_MEMORY, size_bytes)
 
+    def test_overhead_is_asked_while_everything_is_held(self) -> None:
+        memory = Memory(4096, 2**40)
+        found = probe.allocate_until_refused(memory.allocate, memory.free, lambda: 1000 + memory.free_bytes)
+        assert (found["overhead_bytes"], memory.free_bytes) == (1000, 4096)
+
     def test_ends_on_a_driver_that_never_refuses(self) -> None:
         found = probe.allocate_until_refused(lambda _size: (0, 1), lambda _address: None)
         assert (found["blocks"], found["result"]) == (probe.BLOCKS_MAXIMUM, 0)

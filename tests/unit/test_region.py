@@ -68,6 +68,8 @@ LAYOUT = {
     "gpu.priority": (72, "offsetof(struct tenfold_gpu_config, priority)"),
     "gpu.neighbours": (76, "offsetof(struct tenfold_gpu_config, neighbours)"),
     "gpu.pressure": (80, "offsetof(struct tenfold_gpu_config, pressure)"),
+    "gpu.overhead": (84, "offsetof(struct tenfold_gpu_config, overhead)"),
+    "overheads": (region.OVERHEADS.index("reserved"), "TENFOLD_OVERHEAD_RESERVED"),
     "priority mode": (region.MODES.index("priority"), "TENFOLD_MODE_PRIORITY"),
     "pressures": (region.PRESSURES.index("equal"), "TENFOLD_PRESSURE_EQUAL"),
     "higher": (region.PRESSURES.index("higher"), "TENFOLD_PRESSURE_HIGHER"),
@@ -81,12 +83,14 @@ LAYOUT = {
     "gpu_state.used": (48, "offsetof(struct tenfold_gpu_state, used)"),
     "gpu_state.gpu_time_us": (56, "offsetof(struct tenfold_gpu_state, gpu_time_us)"),
     "gpu_state.refusals": (64, "offsetof(struct tenfold_gpu_state, refusals)"),
+    "gpu_state.probe": (72, "offsetof(struct tenfold_gpu_state, probe)"),
     "SLOT_STRIDE": (region.SLOT_STRIDE, "sizeof(struct tenfold_slot)"),
     "slot.identity": (0, "offsetof(struct tenfold_slot, identity)"),
     "slot.start_ticks": (8, "offsetof(struct tenfold_slot, start_ticks)"),
     "slot.pid_namespace": (16, "offsetof(struct tenfold_slot, pid_namespace)"),
     "slot.pid": (24, "offsetof(struct tenfold_slot, pid)"),
     "slot.driver_pid": (40, "offsetof(struct tenfold_slot, driver_pid)"),
+    "SLOT_OVERHEAD_OFFSET": (region.SLOT_OVERHEAD_OFFSET, "offsetof(struct tenfold_slot, overhead_bytes)"),
     "SLOT_USED_OFFSET": (region.SLOT_USED_OFFSET, "offsetof(struct tenfold_slot, used)"),
     "modes": (region.MODES.index("off"), "TENFOLD_MODE_OFF"),
     "elastic": (region.MODES.index("elastic"), "TENFOLD_MODE_ELASTIC"),
@@ -163,7 +167,8 @@ class TestThePage:
         self, tmp_path_factory: pytest.TempPathFactory, memory: int, cores: int, mode: str, priority: int, policy: str, view: set[str]
     ) -> None:
         folder = tmp_path_factory.mktemp("slot")
-        gpus = [quota(memory=memory, cores=cores, mode=mode, priority=priority, neighbours=3, pressure="lower"), quota(UUID_B)]
+        told = quota(memory=memory, cores=cores, mode=mode, priority=priority, neighbours=3, pressure="lower", overhead="reserved")
+        gpus = [told, quota(UUID_B)]
         region.create_slot(folder, gpus, policy=policy, view=sorted(view))
         page = region.read_config(folder)
         assert (page.gpus, page.policy, set(page.view), page.generation) == (gpus, policy, view, 1)
@@ -211,6 +216,7 @@ class TestThePage:
             (quota(memory=1 << 42), "memory_limit_bytes"),
             (quota(mode="soft"), "mode of card"),
             (quota(cores=101), "core_limit_percent"),
+            (quota(overhead="guessed"), "overhead of card .* is 'guessed', expected one of measured, reserved"),
         ],
     )
     def test_wrong_quotas_are_refused_by_name(self, tmp_path: Path, wrong: region.GpuQuota, message: str) -> None:
@@ -308,6 +314,14 @@ class TestTheState:
         poke(tmp_path / "state", 0, b"?")
         with pytest.raises(RegionError, match="is no file of a slot"):
             region.read_gpu_times_us(tmp_path)
+
+    def test_overhead_is_the_sum_over_processes_that_hold_a_slot(self, tmp_path: Path) -> None:
+        region.create_slot(tmp_path, [quota()])
+        for index, (identity, overhead) in enumerate([(1 | 42 << 2, 300), (0, 7000), (1 | 43 << 2, 5 << 42 | 21)]):
+            offset = region.STATE_SLOTS_OFFSET + index * region.SLOT_STRIDE
+            poke(tmp_path / "state", offset, struct.pack("<Q", identity))
+            poke(tmp_path / "state", offset + region.SLOT_OVERHEAD_OFFSET, struct.pack("<Q", overhead))
+        assert region.read_state(tmp_path).overhead_bytes == 321
 
     @pytest.mark.parametrize("size", [0, 63, region.STATE_BYTES - 1, region.STATE_BYTES + 1])
     def test_a_file_of_another_size_is_an_error(self, tmp_path: Path, size: int) -> None:

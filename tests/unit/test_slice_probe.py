@@ -65,6 +65,7 @@ class TestJudgingAReport:
             (("cards", 0, "core_limit_percent"), 100, "core limit is 100 %, expected 10 %"),
             (("cards", 0, "refusal", "allocated_bytes"), 8192 * MIB + 1, "refused after 8589934593 bytes, expected exactly 8589934592"),
             (("cards", 0, "refusal", "allocated_bytes"), 8191 * MIB, "expected exactly"),
+            (("cards", 0, "refusal", "overhead_bytes"), 420 * MIB, "refused after 8589934592 bytes beside 440401920 of overhead, expected"),
             (("cards", 0, "refusal", "result"), 999, "refused with CUresult 999, expected 2"),
             (("cards", 0, "refusal"), None, "allocated without end"),
             (("cards",), [], "sees 0 cards, expected 1"),
@@ -78,6 +79,11 @@ class TestJudgingAReport:
         part[path[-1]] = value
         broken = slices.broken_promises(report, REQUEST, UUID, 8192)
         assert len(broken) == 1 and words in broken[0]
+
+    def test_what_a_context_takes_counts_to_the_quota(self) -> None:
+        report: Any = copy.deepcopy(GOOD)
+        report["cards"][0]["refusal"].update(allocated_bytes=7772 * MIB, overhead_bytes=420 * MIB)
+        assert slices.broken_promises(report, REQUEST, UUID, 8192) == []
 
     def test_a_scheduler_that_booked_something_else_is_named(self) -> None:
         assert slices.broken_promises(GOOD, REQUEST, UUID, 81920) == ["booked 81920 MiB, asked for 8192 MiB"]

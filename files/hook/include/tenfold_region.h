@@ -48,6 +48,12 @@ enum tenfold_pressure {
     TENFOLD_PRESSURE_EQUAL = 4,
 };
 
+/* What of a context's own memory is charged. */
+enum tenfold_overhead {
+    TENFOLD_OVERHEAD_MEASURED = 0, /* what NVML shows beyond the program's allocations, at least the reserve */
+    TENFOLD_OVERHEAD_RESERVED = 1, /* the reserve and nothing else */
+};
+
 enum tenfold_view {
     TENFOLD_VIEW_CLOCKS = 1u << 0,       /* NVML shows SM clocks scaled by the core limit */
     TENFOLD_VIEW_COMPUTE_MODE = 1u << 1, /* NVML shows exclusive process mode */
@@ -68,13 +74,14 @@ struct tenfold_header {
 struct tenfold_gpu_config {
     char uuid[TENFOLD_UUID_CHARS]; /* as NVML prints it */
     uint64_t memory_limit_bytes;   /* 0: no limit */
-    uint64_t overhead_reserve_bytes; /* strict mode: charged once per process and card, before its first allocation */
+    uint64_t overhead_reserve_bytes; /* strict mode: charged to each process, before its first allocation on the card */
     uint32_t core_limit_percent;   /* 1..99; 0 or 100: no limit */
     uint32_t mode;                 /* enum tenfold_mode */
     int32_t priority;              /* 0 is the highest */
     uint32_t neighbours;           /* other slots that the host booked on this card, for people; 0: none, or not told */
     uint32_t pressure;             /* enum tenfold_pressure */
-    uint32_t reserved32[11];
+    uint32_t overhead;             /* enum tenfold_overhead */
+    uint32_t reserved32[10];
 };
 
 /* One of two copies. The checksum is FNV-1a (64 bits) over the whole struct with `checksum` taken as zero. */
@@ -99,7 +106,8 @@ struct tenfold_gpu_state {
     uint64_t used;        /* tagged word: bytes in use and who changed them last, see below */
     uint64_t gpu_time_us; /* measured GPU time of all processes, ever */
     uint64_t refusals;    /* allocations refused by the limit */
-    uint64_t reserved0[7];
+    uint64_t probe;       /* until when a process looks for itself with memory that it gives back at once (src/probe.h) */
+    uint64_t reserved0[6];
     unsigned char limiter[TENFOLD_LIMITER_BYTES]; /* struct limit_state */
     uint64_t reserved1[16];
 };
@@ -115,7 +123,8 @@ struct tenfold_slot {
     uint32_t flags;
     uint64_t attached_ns; /* CLOCK_MONOTONIC */
     uint64_t driver_pid;  /* as NVML names the process, once it has found out; 0: not known */
-    uint64_t reserved[2];
+    uint64_t overhead_bytes; /* what of `used`, summed over cards, is no allocation of the program: contexts, modules; for people */
+    uint64_t reserved[1];
     uint64_t lanes[TENFOLD_LANES_MAX];    /* journal words, see below */
     uint64_t used[TENFOLD_GPUS_MAX];      /* tagged words: bytes of this process per card */
 };

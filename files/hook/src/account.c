@@ -206,6 +206,16 @@ uint64_t tf_account_slot_used(const struct tenfold_state *state, uint32_t slot, 
     return bytes_of(word_load(&state->slots[slot].used[gpu]));
 }
 
+uint64_t tf_account_word(const struct tenfold_state *state, uint32_t slot, uint32_t gpu) { return word_load(&state->slots[slot].used[gpu]); }
+
+bool tf_account_is_quiet(const struct tenfold_state *state, uint32_t slot, uint32_t gpu, uint64_t word)
+{
+    for (uint32_t lane = 0; lane < TENFOLD_LANES_MAX; lane++)
+        if (lane_phase(word_load(&state->slots[slot].lanes[lane])) != TENFOLD_LANE_IDLE)
+            return false;
+    return tf_account_word(state, slot, gpu) == word;
+}
+
 /* Did the dead process's operation reach `word`? Whoever replaced the word marked the lane before, so the order of reads decides. */
 static bool has_reached(const uint64_t *word, uint64_t own_tag, const uint64_t *journal, uint32_t phase)
 {

@@ -11,9 +11,12 @@
 
 #include "account.h"
 #include "config_page.h"
+#include "driver_pid.h"
 #include "ledger.h"
 #include "measure.h"
 #include "message.h"
+#include "nvml_client.h"
+#include "overhead.h"
 #include "pools.h"
 #include "slots.h"
 #include "standalone.h"
@@ -111,6 +114,7 @@ static void take_quota(struct tf_quota *quota, const struct tenfold_gpu_config *
     atomic_store(&quota->mode, config->mode);
     atomic_store(&quota->priority, config->priority);
     atomic_store(&quota->pressure, config->pressure);
+    atomic_store(&quota->overhead, config->overhead);
     atomic_store(&quota->is_listed, true);
 }
 
@@ -138,6 +142,7 @@ static void take_copy(struct tf_container *self, const struct tenfold_config_cop
     }
     atomic_store(&self->view, copy->view);
     atomic_store(&self->has_core_limits, has_core_limits && atomic_load(&self->stance) == TF_ENFORCED);
+    tf_overhead_page_changed();
     atomic_store_explicit(&self->generation, copy->generation, memory_order_release);
 }
 
@@ -253,6 +258,9 @@ static void detach_inherited(struct tf_container *self)
     tf_account_reset();
     tf_ledger_reset();
     tf_measure_reset();
+    tf_overhead_reset();
+    tf_driver_pid_reset();
+    tf_nvml_client_reset();
     tf_pools_reset();
 }
 

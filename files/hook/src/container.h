@@ -28,6 +28,7 @@ struct tf_quota {
     _Atomic uint32_t mode;
     _Atomic int32_t priority;
     _Atomic uint32_t pressure; /* enum tenfold_pressure */
+    _Atomic uint32_t overhead; /* enum tenfold_overhead */
     _Atomic bool is_listed; /* the page names this card */
 };
 

@@ -1,11 +1,12 @@
 /* helper.c - the one thread of the hook.
  *
- * Owns:    its start (detached, all signals blocked, a small stack) and its sleep: on a futex while there is nothing to measure.
- * Failure: where no thread can be made, launches are charged by their estimates alone and never settled.
- * Next:    measure.c does the work. */
+ * Owns:    its start (detached, all signals blocked) and its sleep: on a futex while there is nothing to do soon.
+ * Failure: where no thread can be made, launches are charged by their estimates alone and never settled, and overhead is the reserve.
+ * Next:    measure.c and overhead.c do the work. */
 #include "helper.h"
 
 #include "loader.h"
+#include "overhead.h"
 #include "sync.h"
 
 #include <pthread.h>
@@ -15,21 +16,35 @@
 
 enum { ASLEEP = 0, AWAKE = 1, NOT_STARTED = 2, IMPOSSIBLE = 3 };
 
+/* A nap that a wake need not cut short. */
+#define NAP_MAX_NS 2000000ull
+
 static _Atomic uint32_t helper_state = NOT_STARTED;
+
+static uint64_t poll(void)
+{
+    uint64_t measure_ns = tf_measure_poll(), overhead_ns = tf_overhead_poll();
+    return measure_ns < overhead_ns ? measure_ns : overhead_ns;
+}
+
+static struct timespec length_of(uint64_t ns) { return (struct timespec){(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)}; }
 
 static void *helper_main(void *unused)
 {
     (void)unused;
     for (;;) {
-        uint64_t nap_ns = tf_measure_poll();
-        if (nap_ns != UINT64_MAX) {
-            struct timespec nap = {(time_t)(nap_ns / 1000000000u), (long)(nap_ns % 1000000000u)};
+        uint64_t nap_ns = poll();
+        if (nap_ns <= NAP_MAX_NS) {
+            struct timespec nap = length_of(nap_ns);
             nanosleep(&nap, NULL);
             continue;
         }
         atomic_store(&helper_state, ASLEEP);
-        if (tf_measure_poll() == UINT64_MAX) /* something may have come before we said so */
-            syscall(SYS_futex, &helper_state, FUTEX_WAIT | FUTEX_PRIVATE_FLAG, ASLEEP, NULL, NULL, 0);
+        nap_ns = poll(); /* something may have come before we said so */
+        if (nap_ns > NAP_MAX_NS) {
+            struct timespec nap = length_of(nap_ns);
+            syscall(SYS_futex, &helper_state, FUTEX_WAIT | FUTEX_PRIVATE_FLAG, ASLEEP, nap_ns == UINT64_MAX ? NULL : &nap, NULL, 0);
+        }
         atomic_store(&helper_state, AWAKE);
     }
     return NULL;

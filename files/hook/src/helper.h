@@ -1,4 +1,4 @@
-/* helper.h - the one thread that the hook may start, and only once a limited launch needs measuring. */
+/* helper.h - the one thread that the hook may start, and only once a limited launch or memory of a limited card needs measuring. */
 #ifndef TENFOLD_HELPER_H
 #define TENFOLD_HELPER_H
 

@@ -5,6 +5,7 @@
 #include "charge.h"
 #include "measure.h"
 #include "nested.h"
+#include "overhead.h"
 #include "pools.h"
 
 static bool is_of_context(const struct tf_entry *entry, void *context)
@@ -25,6 +26,7 @@ static void context_is_gone(const struct tf_cuda *cuda, CUcontext context)
         return;
     tf_ledger_sweep(is_of_context, give_back, context);
     tf_pools_refresh(container, cuda);
+    tf_overhead_hurry(); /* its own memory has gone, too */
 }
 
 /* NULL destroys nothing; the driver says so. */

@@ -5,6 +5,7 @@
  * Next:    memory.c charges; hooks_array.c, hooks_vmm.c and hooks_pool.c for the other kinds. */
 #include "charge.h"
 #include "nested.h"
+#include "overhead.h"
 #include "pools.h"
 
 /* After the driver's answer: into the ledger, or everything back. `free_it` undoes the driver's part. */
@@ -63,6 +64,7 @@ CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned int flag
     CUresult result = tf_reserve_here(cuda, tf_memory_rounded(bytes), &reservation);
     if (result != CUDA_SUCCESS)
         return result;
+    tf_overhead_managed();
     result = TF_NESTED(cuda->cuMemAllocManaged(pointer, bytes, flags));
     return conclude(cuda, result, &reservation, result == CUDA_SUCCESS ? *pointer : 0);
 }

@@ -5,6 +5,7 @@
  * Next:    memory.c knows the numbers. */
 #include "device.h"
 #include "memory.h"
+#include "overhead.h"
 #include "pools.h"
 
 #include <limits.h>
@@ -15,7 +16,9 @@ static bool view_of_current(const struct tf_cuda *cuda, uint64_t real_total_byte
     if (atomic_load_explicit(&container->stance, memory_order_relaxed) != TF_ENFORCED)
         return false;
     tf_pools_refresh(container, cuda);
-    return tf_memory_view(container, tf_device_current(container, cuda), real_total_bytes, ret_total_bytes, ret_used_bytes);
+    int gpu = tf_device_current(container, cuda);
+    tf_overhead_notice(container, gpu);
+    return tf_memory_view(container, gpu, real_total_bytes, ret_total_bytes, ret_used_bytes);
 }
 
 CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)

@@ -12,13 +12,15 @@
 #include "helper.h"
 #include "neighbours.h"
 #include "nested.h"
+#include "overhead.h"
 #include "sync.h"
 
 #include <limits.h>
+#include <sched.h>
 #include <string.h>
 #include <time.h>
 
-enum { QUEUE_MAX = 64, SPARE_EVENTS = 32, CALIBRATIONS = 4 };
+enum { QUEUE_MAX = 64, SPARE_EVENTS = 32, CALIBRATIONS = 4, LOSE_TRIES = 16, LOSE_TRIES_MAX = 1000 };
 #define NAP_MIN_NS 50000ull
 #define NAP_MAX_NS 2000000ull
 #define CLOCK_GAP_NS 5000000000ull /* beyond this an event of the past is no good reference any more */
@@ -30,7 +32,7 @@ struct stretch {
     struct tf_limit_segment segment;
     uint64_t expected_ns; /* when it should be done */
     bool is_used;
-};
+}; /* without an end it is lost, and only the limiter has still to be told */
 
 struct spare {
     CUevent event;
@@ -137,12 +139,24 @@ static void wake_waiters(struct tf_container *container, int gpu, int what)
         syscall(SYS_futex, &limiter_of(container, gpu)->wake_word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
-static void lose(struct tf_container *container, int gpu, const struct tf_limit_segment *segment)
+/* false: another thread is in a short critical part of the limiter, try again. */
+static bool lose(struct tf_container *container, int gpu, const struct tf_limit_segment *segment)
 {
-    int what;
-    while ((what = tf_limit_lose(limiter_of(container, gpu), &tf_limit_processes[gpu], segment)) == TF_LIMIT_RETRY)
-        continue; /* another thread is in a short critical part */
+    int what = tf_limit_lose(limiter_of(container, gpu), &tf_limit_processes[gpu], segment);
+    if (what == TF_LIMIT_RETRY)
+        return false;
     wake_waiters(container, gpu, what);
+    return true;
+}
+
+static bool lose_within(struct tf_container *container, int gpu, const struct tf_limit_segment *segment, int tries)
+{
+    while (tries-- > 0) {
+        if (lose(container, gpu, segment))
+            return true;
+        sched_yield();
+    }
+    return false;
 }
 
 /* --- the launch's side --------------------------------------------------------------------------------------------------------- */
@@ -179,14 +193,17 @@ static void enqueue(struct tf_container *container, const struct tf_cuda *cuda, 
     if (!stretch.begin || card->count == QUEUE_MAX || !record(cuda, stretch.end, card->open_stream, card->open_is_per_thread)) {
         give_event(card, cuda, stretch.begin, stretch.context);
         give_event(card, cuda, stretch.end, stretch.context);
-        lose(container, gpu, segment);
-        return;
+        stretch.begin = stretch.end = NULL;
+        bool is_full = card->count == QUEUE_MAX; /* and the limiter stays busy: then the segment counts as under way until its process ends */
+        if (lose_within(container, gpu, segment, is_full ? LOSE_TRIES_MAX : LOSE_TRIES) || is_full)
+            return; /* else the helper's next round tells the limiter */
     }
-    if (is_launched_now)
+    if (is_launched_now && stretch.end)
         record_again(card, cuda, &stretch);
     uint64_t now = now_ns();
-    card->expected_end_ns = (card->expected_end_ns > now ? card->expected_end_ns : now) + segment->charged_ns;
-    stretch.expected_ns = card->expected_end_ns;
+    if (stretch.end)
+        card->expected_end_ns = (card->expected_end_ns > now ? card->expected_end_ns : now) + segment->charged_ns;
+    stretch.expected_ns = stretch.end ? card->expected_end_ns : now;
     card->queue[(card->first + card->count++) % QUEUE_MAX] = stretch;
     tf_helper_wake();
 }
@@ -219,6 +236,7 @@ static void begin_stretch(struct tf_launch *launch)
     CUcontext context = NULL;
     if (launch->cuda->cuCtxGetCurrent(&context) != CUDA_SUCCESS)
         context = NULL;
+    tf_overhead_notice(launch->container, launch->gpu);
     tf_lock_acquire(&card->lock);
     drop_open(card, launch->cuda);
     CUevent event = context ? take_event(card, launch->cuda, context) : NULL;
@@ -321,10 +339,8 @@ static bool settle(struct tf_container *container, const struct tf_cuda *cuda, i
     struct card *card = &cards[gpu];
     uint64_t duration_ns, now = now_ns();
     struct tf_limit_policy policy = policy_of(container, gpu);
-    if (!elapsed_ns(cuda, stretch->begin, stretch->end, &duration_ns)) {
-        lose(container, gpu, &stretch->segment);
-        return true;
-    }
+    if (!elapsed_ns(cuda, stretch->begin, stretch->end, &duration_ns))
+        return lose(container, gpu, &stretch->segment);
     uint64_t overhead_ns;
     if (stretch->again && elapsed_ns(cuda, stretch->end, stretch->again, &overhead_ns))
         tf_limit_observe_event_overhead(&tf_limit_processes[gpu], overhead_ns);
@@ -347,16 +363,14 @@ static bool settle(struct tf_container *container, const struct tf_cuda *cuda, i
 static bool poll_stretch(struct tf_container *container, const struct tf_cuda *cuda, int gpu, struct stretch *stretch)
 {
     CUcontext popped;
-    if (cuda->cuCtxPushCurrent_v2(stretch->context) != CUDA_SUCCESS) {
-        lose(container, gpu, &stretch->segment);
-        return true;
-    }
+    if (!stretch->end || cuda->cuCtxPushCurrent_v2(stretch->context) != CUDA_SUCCESS)
+        return lose(container, gpu, &stretch->segment);
     CUresult result = cuda->cuEventQuery(stretch->end);
     bool is_done = result != CUDA_ERROR_NOT_READY;
     if (result == CUDA_SUCCESS)
         is_done = settle(container, cuda, gpu, stretch);
     else if (is_done)
-        lose(container, gpu, &stretch->segment);
+        is_done = lose(container, gpu, &stretch->segment);
     cuda->cuCtxPopCurrent_v2(&popped);
     return is_done;
 }
@@ -443,9 +457,10 @@ static void forget_on(struct tf_container *container, int gpu, CUcontext context
         struct stretch *stretch = &card->queue[(first + index) % QUEUE_MAX];
         if (!stretch->is_used || (context && stretch->context != context))
             continue;
-        lose(container, gpu, &stretch->segment);
         stretch->begin = stretch->end = stretch->again = NULL; /* the driver destroys them with the context */
-        retire(card, NULL, stretch);
+        stretch->context = NULL;
+        if (lose(container, gpu, &stretch->segment))
+            retire(card, NULL, stretch);
     }
 }
 

@@ -1,13 +1,15 @@
 /* memory.c - reserving bytes of the slice around a driver call.
  *
  * Owns: the order of charge, driver call and ledger entry; what happens when the limit says no (first look for dead processes and for pools
- *       that shrank, then refuse and count).
+ *       that shrank, for overhead that has gone and for a probe in the way, then refuse and count).
  * Next: hooks_memory.c and hooks_pool.c wrap the driver's calls; account.c keeps the sums. */
 #include "memory.h"
 
 #include "account.h"
 #include "device.h"
+#include "overhead.h"
 #include "pools.h"
+#include "probe.h"
 #include "slots.h"
 #include "sync.h"
 
@@ -28,34 +30,33 @@ static uint64_t round_up(uint64_t bytes, uint64_t step)
 
 uint64_t tf_memory_rounded(uint64_t bytes) { return round_up(bytes, bytes < SMALL_BYTES ? GRANULE_BYTES : BLOCK_BYTES); }
 
-/* Strict mode: what contexts and modules of a process take is reserved before its first allocation on the card. */
-static _Atomic uint32_t overhead_epoch[TENFOLD_GPUS_MAX];
-
-static int charge_overhead(struct tf_container *container, int gpu, uint64_t limit_bytes)
-{
-    uint64_t overhead_bytes = atomic_load_explicit(&container->quotas[gpu].overhead_reserve_bytes, memory_order_relaxed);
-    uint32_t epoch = tf_process_epoch(), seen = atomic_load_explicit(&overhead_epoch[gpu], memory_order_relaxed);
-    if (TF_LIKELY(!overhead_bytes || seen == epoch) || !atomic_compare_exchange_strong(&overhead_epoch[gpu], &seen, epoch))
-        return 0;
-    int error = tf_account_charge(container->state, container->slot, (uint32_t)gpu, overhead_bytes, limit_bytes);
-    if (error)
-        atomic_store(&overhead_epoch[gpu], seen);
-    return error;
-}
-
 static int charge(struct tf_container *container, int gpu, uint64_t bytes)
 {
     uint64_t limit_bytes = atomic_load_explicit(&container->quotas[gpu].memory_limit_bytes, memory_order_relaxed);
-    int error = charge_overhead(container, gpu, limit_bytes);
+    int error = TF_LIKELY(tf_overhead_is_watched(gpu)) ? 0 : tf_overhead_watch(container, gpu);
     return error ? error : tf_account_charge(container->state, container->slot, (uint32_t)gpu, bytes, limit_bytes);
+}
+
+/* A refusal is told only when the dead have been looked for, overhead that is gone is given back, and no probe was in the way. */
+static CUresult charge_after_all(struct tf_container *container, int gpu, uint64_t bytes)
+{
+    tf_slots_reap(container->state, &container->self);
+    if (charge(container, gpu, bytes) == 0)
+        return CUDA_SUCCESS;
+    tf_overhead_look_again(container, gpu);
+    for (int tries = 0; tries < TF_PROBE_TRIES; tries++) {
+        uint64_t seen = tf_probe_seen(container->state, (uint32_t)gpu);
+        if (charge(container, gpu, bytes) == 0)
+            return CUDA_SUCCESS;
+        if (!tf_probe_overlapped(container->state, (uint32_t)gpu, seen))
+            break;
+    }
+    return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 static CUresult charge_or_reap(struct tf_container *container, int gpu, uint64_t bytes)
 {
-    if (TF_LIKELY(charge(container, gpu, bytes) == 0))
-        return CUDA_SUCCESS;
-    tf_slots_reap(container->state, &container->self);
-    return charge(container, gpu, bytes) == 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    return TF_LIKELY(charge(container, gpu, bytes) == 0) ? CUDA_SUCCESS : charge_after_all(container, gpu, bytes);
 }
 
 /* Does this stance charge at all? If not, *ret_result is what the allocation gets. */

@@ -1,9 +1,8 @@
 /* neighbours.h - what NVML knows of this container and of the others on a card, for the limiter.
  *
  * Why:      while several tenants work, the card is sliced between them and an event pair measures the others' slices, too. NVML's utilisation
- *           per process tells how much of the measured time was ours. It names processes by pids of the host, which a container cannot see,
- *           so a process finds its own by a signature: it takes and gives back memory of odd sizes and looks whose usage followed.
- * Contract: for the helper thread alone. Without NVML, or before the signature succeeds, the limiter is on its own (the strict side). */
+ *           per process tells how much of the measured time was ours; driver_pid.h tells who we are there.
+ * Contract: for the helper thread alone. Without NVML, or before a process knows itself, the limiter is on its own (the strict side). */
 #ifndef TENFOLD_NEIGHBOURS_H
 #define TENFOLD_NEIGHBOURS_H
 

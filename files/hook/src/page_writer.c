@@ -25,7 +25,7 @@ static bool is_sound(const struct tenfold_config_copy *copy)
         const struct tenfold_gpu_config *config = &copy->gpus[gpu];
         if (config->memory_limit_bytes > TENFOLD_BYTES_MASK || config->overhead_reserve_bytes > TENFOLD_BYTES_MASK
             || config->core_limit_percent > 100 || config->mode > TENFOLD_MODE_PRIORITY || config->pressure > TENFOLD_PRESSURE_EQUAL
-            || config->uuid[TENFOLD_UUID_CHARS - 1] != '\0')
+            || config->overhead > TENFOLD_OVERHEAD_RESERVED || config->uuid[TENFOLD_UUID_CHARS - 1] != '\0')
             return false;
     }
     return true;

@@ -196,6 +196,8 @@ void tf_pools_conclude_block(const struct tf_entry *block, bool is_gone)
     tf_pools_unlock();
 }
 
+bool tf_pools_are_any(void) { return atomic_load_explicit(&pool_count, memory_order_relaxed) != 0; }
+
 void tf_pools_refresh(struct tf_container *container, const struct tf_cuda *cuda)
 {
     if (!atomic_load_explicit(&pool_count, memory_order_relaxed) || atomic_load(&container->stance) != TF_ENFORCED || tf_is_nested())

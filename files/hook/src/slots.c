@@ -101,12 +101,20 @@ static bool is_holder_dead(uint64_t word, uint32_t slot, const struct tf_identit
     return tf_process_is_dead(pid, word >> START_SHIFT, START_MASK) || (pid != self->pid && tf_process_lacks_mapping(pid, mapping_key));
 }
 
+/* What people see of the process; nobody reads it without a living identity. */
+static void clear_facts(struct tenfold_slot *slot)
+{
+    __atomic_store_n(&slot->driver_pid, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&slot->overhead_bytes, 0, __ATOMIC_RELAXED);
+}
+
 static void reap_slot(struct tenfold_state *state, uint32_t slot, uint64_t word, const struct tf_identity *self)
 {
     uint64_t reaping = identity_word(self, TENFOLD_SLOT_REAPING);
     if (!swap(&state->slots[slot].identity, word, reaping))
         return;
     tf_account_reap(state, slot);
+    clear_facts(&state->slots[slot]);
     if (swap(&state->slots[slot].identity, reaping, TENFOLD_SLOT_FREE))
         __atomic_fetch_add(&state->reaped, 1, __ATOMIC_RELAXED);
 }
@@ -146,6 +154,7 @@ static bool take_free_slot(struct tenfold_state *state, const struct tf_identity
             continue;
         raise_high_water(state, slot + 1);
         lock_slot(self, slot);
+        clear_facts(candidate);
         candidate->pid = self->pid;
         candidate->start_ticks = self->start_ticks;
         candidate->pid_namespace = self->pid_namespace;

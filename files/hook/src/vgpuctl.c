@@ -21,6 +21,7 @@
 /* In the order of their enums (tenfold_region.h), ended by NULL. */
 static const char *const mode_names[] = {"hard", "elastic", "off", "priority", NULL};
 static const char *const pressure_names[] = {"unknown", "none", "lower", "higher", "equal", NULL};
+static const char *const overhead_names[] = {"measured", "reserved", NULL};
 static const char *const policy_names[] = {"closed", "open", NULL};
 static const char *const view_names[] = {"clocks", "compute_mode", NULL}; /* by bit */
 
@@ -117,6 +118,15 @@ static uint32_t processes_on(const struct slice *slice, uint32_t index)
     return processes;
 }
 
+/* What of the memory in use no program has allocated. A process's word is for people and may say anything. */
+static uint64_t overhead_of(const struct slice *slice)
+{
+    uint64_t bytes = 0;
+    for (uint32_t slot = 0; slice->has_state && slot < TENFOLD_SLOTS_MAX; slot++)
+        bytes += (slice->state.slots[slot].identity & 3u) == TENFOLD_SLOT_LIVE ? slice->state.slots[slot].overhead_bytes & TENFOLD_BYTES_MASK : 0;
+    return bytes;
+}
+
 static void show_json(const struct slice *slice)
 {
     const char *separator = "";
@@ -133,15 +143,16 @@ static void show_json(const struct slice *slice)
         uint32_t index = 0;
         const struct tenfold_gpu_state *state = state_of(slice, config->uuid, &index);
         printf("%s{\"uuid\": \"%s\", \"memory_limit_bytes\": %llu, \"memory_used_bytes\": %llu, \"core_limit_percent\": %u, \"mode\": \"%s\", "
-               "\"priority\": %d, \"overhead_reserve_bytes\": %llu, \"neighbours\": %u, \"pressure\": \"%s\", \"gpu_time_us\": %llu, "
+               "\"priority\": %d, \"overhead_reserve_bytes\": %llu, \"overhead\": \"%s\", \"neighbours\": %u, \"pressure\": \"%s\", \"gpu_time_us\": %llu, "
                "\"refusals\": %llu, \"processes\": %u}",
             gpu ? ", " : "", config->uuid, (unsigned long long)config->memory_limit_bytes,
             (unsigned long long)(state ? state->used & TENFOLD_BYTES_MASK : 0), config->core_limit_percent,
-            name_of(mode_names, config->mode), config->priority, (unsigned long long)config->overhead_reserve_bytes, config->neighbours,
+            name_of(mode_names, config->mode), config->priority, (unsigned long long)config->overhead_reserve_bytes,
+            name_of(overhead_names, config->overhead), config->neighbours,
             name_of(pressure_names, config->pressure), (unsigned long long)(state ? state->gpu_time_us : 0),
             (unsigned long long)(state ? state->refusals : 0), state ? processes_on(slice, index) : 0);
     }
-    printf("]}\n");
+    printf("], \"overhead_bytes\": %llu}\n", (unsigned long long)overhead_of(slice));
 }
 
 static void show_memory(char *buffer, size_t bytes, uint64_t used_bytes, uint64_t limit_bytes)
@@ -210,6 +221,8 @@ static void show_table(const struct slice *slice)
             state ? processes_on(slice, index) : 0);
         show_clocks(config);
     }
+    if (overhead_of(slice))
+        printf("of the memory in use, %llu MiB are contexts and modules\n", (unsigned long long)(overhead_of(slice) >> 20));
     if (!slice->has_state)
         printf("the state of this slice cannot be read: usage is unknown\n");
 }
@@ -267,6 +280,7 @@ static const struct setting {
     {.option = "--mode", OF_CARD(mode), .words = mode_names},
     {.option = "--priority", OF_CARD(priority), .lowest = INT32_MIN, .highest = INT32_MAX}, /* 0: the highest that a tier can have */
     {.option = "--overhead-reserve-mib", OF_CARD(overhead_reserve_bytes), .shift = 20, .highest = TENFOLD_BYTES_MASK >> 20},
+    {.option = "--overhead", OF_CARD(overhead), .words = overhead_names},
     {.option = "--pressure", OF_CARD(pressure), .words = pressure_names},
     {.option = "--neighbours", OF_CARD(neighbours), .highest = UINT16_MAX},
     {.option = "--policy", OF_PAGE(policy), .words = policy_names},

@@ -310,7 +310,9 @@ def _check_function(request: VerifyRequest, report: Report) -> None:
 
 
 def _quota(request: VerifyRequest, card: str, core_limit_percent: int, memory_bytes: int | None = None) -> region.GpuQuota:
-    return region.GpuQuota(card, request.memory_mib << 20 if memory_bytes is None else memory_bytes, core_limit_percent)
+    limit = request.memory_mib << 20 if memory_bytes is None else memory_bytes
+    # a context of the real driver takes more than this slice has: here the program's own bytes are judged
+    return region.GpuQuota(card, limit, core_limit_percent, overhead="reserved")
 
 
 def _change(request: VerifyRequest, slot: Path, quota: region.GpuQuota) -> None:

@@ -62,18 +62,20 @@ BYTES_MASK = (1 << 42) - 1
 # Structs in the header's order of members; "x" is reserved room.
 HEADER = struct.Struct("<QIIQQII24x")  # magic, abi_version, header_bytes, file_bytes, generation, active, reserved
 COPY_HEAD = struct.Struct("<QQIIII32x")  # checksum, generation, gpu_count, policy, view, reserved
-GPU_CONFIG = struct.Struct("<48sQQIIiII44x")  # uuid, memory, overhead reserve, core percent, mode, priority, neighbours, pressure
+GPU_CONFIG = struct.Struct("<48sQQIIiIII40x")  # uuid, memory, reserve, core percent, mode, priority, neighbours, pressure, overhead
 GPU_STATE = struct.Struct("<48sQQQ")  # uuid, used (tagged), gpu_time_us, refusals; 512 bytes each in the file
 GPU_STATE_STRIDE = 512
 STATE_COUNTERS = struct.Struct("<QQQQ")  # slots_high_water, open_fallbacks, unknown_entry_points, reaped
 SLOT_HEAD = struct.Struct("<QQQII")  # identity, start_ticks, pid_namespace, pid, flags
 SLOT_LIVE = 1  # in the identity's two lowest bits
 SLOT_STRIDE = 256
+SLOT_OVERHEAD_OFFSET = 48
 SLOT_USED_OFFSET = 128
 COPY_BYTES = COPY_HEAD.size + GPUS_MAX * GPU_CONFIG.size
 
 MODES = ("hard", "elastic", "off", "priority")
 PRESSURES = ("unknown", "none", "lower", "higher", "equal")
+OVERHEADS = ("measured", "reserved")
 POLICIES = ("closed", "open")
 VIEWS = ("clocks", "compute_mode")
 
@@ -85,9 +87,10 @@ class GpuQuota:
     """What one container may use of one card.
 
     Units:  memory_limit_bytes in bytes, 0 = no limit; core_limit_percent 1 to 99, 0 or 100 = no limit; priority 0 is the highest;
-            overhead_reserve_bytes is charged once per process for what the driver itself needs (0 = not charged); neighbours is the number
-            of other slots on the card, for people. pressure says who else works there, for the modes "elastic" and "priority"; where it is
-            "unknown", the hook asks NVML.
+            overhead_reserve_bytes is charged to each process up front for what the driver itself needs; overhead says whether what it
+            really took beyond the program's allocations is charged, too ("measured"), or the reserve alone ("reserved"). neighbours is the
+            number of other slots on the card, for people. pressure says who else works there, for the modes "elastic" and "priority"; where
+            it is "unknown", the hook asks NVML.
     """
 
     uuid: str
@@ -98,6 +101,7 @@ class GpuQuota:
     overhead_reserve_bytes: int = 0
     neighbours: int = 0
     pressure: str = "unknown"
+    overhead: str = "measured"
 
 
 @dataclass(frozen=True)
@@ -128,12 +132,15 @@ class GpuState:
 
 @dataclass(frozen=True)
 class SlotState:
+    """``overhead_bytes`` is what of the cards' ``used_bytes``, all cards together, no program has allocated: contexts, modules."""
+
     gpus: list[GpuState]
     processes: int = 0
     generation: int = 0
     open_fallbacks: int = 0
     unknown_entry_points: int = 0
     reaped: int = 0
+    overhead_bytes: int = 0
 
 
 def create_slot(
@@ -254,7 +261,8 @@ def read_state(slot_dir: PathLike) -> SlotState:
     for index, uuid, used, gpu_time_us, refusals in cards:
         on_card = len(attached) if len(cards) == 1 else sum(1 for offset in attached if _slot_uses(data, offset, index))
         gpus.append(GpuState(uuid, used & BYTES_MASK, gpu_time_us, on_card, refusals))
-    return SlotState(gpus, len(attached), generation, open_fallbacks, unknown, reaped)
+    overhead_bytes = sum(_word(data, offset + SLOT_OVERHEAD_OFFSET) for offset in attached)
+    return SlotState(gpus, len(attached), generation, open_fallbacks, unknown, reaped, overhead_bytes)
 
 
 # --- encoding -----------------------------------------------------------------------------------------------------------------
@@ -289,6 +297,8 @@ def _check_page(gpus: Sequence[GpuQuota], policy: str, view: Sequence[str]) -> N
             raise RegionError(f"mode of card {quota.uuid!r} is {quota.mode!r}, expected one of {', '.join(MODES)}")
         if quota.pressure not in PRESSURES:
             raise RegionError(f"pressure on card {quota.uuid!r} is {quota.pressure!r}, expected one of {', '.join(PRESSURES)}")
+        if quota.overhead not in OVERHEADS:
+            raise RegionError(f"overhead of card {quota.uuid!r} is {quota.overhead!r}, expected one of {', '.join(OVERHEADS)}")
 
 
 def _is_uuid(text: str) -> bool:
@@ -315,6 +325,7 @@ def _encode_copy(gpus: Sequence[GpuQuota], policy: str, view: Sequence[str]) -> 
             quota.priority,
             quota.neighbours,
             PRESSURES.index(quota.pressure),
+            OVERHEADS.index(quota.overhead),
         )
         for quota in gpus
     ).ljust(GPUS_MAX * GPU_CONFIG.size, b"\0")
@@ -380,13 +391,14 @@ def _parse_config(data: bytes, path: Path) -> SlotConfig:
     _sum, generation, gpu_count, policy, view_bits, _reserved = COPY_HEAD.unpack_from(data, offset)
     gpus = []
     for index in range(gpu_count):
-        raw_uuid, memory, overhead, cores, mode, priority, neighbours, pressure = GPU_CONFIG.unpack_from(
+        raw_uuid, memory, reserve, cores, mode, priority, neighbours, pressure, overhead = GPU_CONFIG.unpack_from(
             data, offset + COPY_HEAD.size + index * GPU_CONFIG.size
         )
         if mode >= len(MODES):
             raise RegionError(f"mode of card {index} in {str(path)!r} is {mode}, expected 0 to {len(MODES) - 1}", path=str(path))
         told = PRESSURES[pressure] if pressure < len(PRESSURES) else "unknown"
-        gpus.append(GpuQuota(_decode_uuid(raw_uuid), memory, cores, MODES[mode], priority, overhead, neighbours, told))
+        charged = OVERHEADS[overhead] if overhead < len(OVERHEADS) else "measured"
+        gpus.append(GpuQuota(_decode_uuid(raw_uuid), memory, cores, MODES[mode], priority, reserve, neighbours, told, charged))
     view = tuple(word for bit, word in enumerate(VIEWS) if view_bits >> bit & 1)
     return SlotConfig(generation, gpus, POLICIES[policy & 1], view)
 
@@ -405,8 +417,12 @@ def _attached_slots(data: bytes) -> Iterator[int]:
 
 
 def _slot_uses(data: bytes, slot_offset: int, gpu_index: int) -> bool:
-    word = int.from_bytes(data[slot_offset + SLOT_USED_OFFSET + gpu_index * 8 :][:8], "little")
-    return bool(word & BYTES_MASK)
+    return bool(_word(data, slot_offset + SLOT_USED_OFFSET + gpu_index * 8))
+
+
+def _word(data: bytes, offset: int) -> int:
+    """The bytes of a word, without the tag that some have above them."""
+    return int.from_bytes(data[offset : offset + 8], "little") & BYTES_MASK
 
 
 # --- files --------------------------------------------------------------------------------------------------------------------

@@ -131,8 +131,10 @@ def broken_promises(report: Mapping[str, Any], request: ProbeRequest, booked_uui
     refusal = card.get("refusal")
     if not refusal:
         return [*broken, f"allocated without end, expected a refusal at {quota_bytes} bytes"]
-    if refusal.get("allocated_bytes") != quota_bytes:
-        broken.append(f"refused after {refusal.get('allocated_bytes')} bytes, expected exactly {quota_bytes}")
+    allocated_bytes, overhead_bytes = refusal.get("allocated_bytes"), refusal.get("overhead_bytes") or 0
+    if not isinstance(allocated_bytes, int) or allocated_bytes + overhead_bytes != quota_bytes:
+        beside = f" beside {overhead_bytes} of overhead" if overhead_bytes else ""
+        broken.append(f"refused after {allocated_bytes} bytes{beside}, expected exactly {quota_bytes}")
     if refusal.get("result") != CUDA_ERROR_OUT_OF_MEMORY:
         broken.append(f"refused with CUresult {refusal.get('result')}, expected {CUDA_ERROR_OUT_OF_MEMORY}")
     return broken

@@ -140,3 +140,18 @@ def check_a_reserve_for_the_drivers_overhead_is_charged_once_per_process(ground:
             "result": OUT_OF_MEMORY,
             "allocated": LIMIT - 70 * MIB,
         }
+
+
+def check_what_the_driver_takes_for_itself_is_measured_and_charged(ground: Ground) -> None:
+    slot = ground.slot(4096 * MIB, overhead="measured")
+    with ground.agents(slot) as (agent,):
+        agent.done("alloc", size_bytes=64 * MIB)
+        deadline = time.monotonic() + 5
+        while not slot.overhead_bytes and not ground.is_simulated and time.monotonic() < deadline:
+            time.sleep(0.02)
+        time.sleep(1)
+        overhead = slot.overhead_bytes
+        assert slot.used_bytes == 64 * MIB + overhead
+        assert int(agent.done("info")["free"]) == 4096 * MIB - slot.used_bytes
+        ground.observed["overhead of a process with one context, bytes"] = overhead
+        assert overhead or ground.is_simulated, "a context takes memory, and none is charged: does NVML show this process?"

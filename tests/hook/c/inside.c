@@ -171,9 +171,11 @@ int main(int argc, char **argv)
     if (child == 0)
         _exit(result);
     waitpid(child, &status, 0);
+    usleep(600000); /* at rest, overhead is measured */
     struct tf_container *container = tf_container();
     size_t free_bytes, total_bytes;
     cuMemGetInfo_v2(&free_bytes, &total_bytes);
-    printf("used %llu\n", (unsigned long long)tf_account_slot_used(container->state, container->slot, 0));
+    uint64_t overhead = __atomic_load_n(&container->state->slots[container->slot].overhead_bytes, __ATOMIC_RELAXED); /* never above what is charged */
+    printf("used %llu\n", (unsigned long long)(tf_account_slot_used(container->state, container->slot, 0) - overhead));
     return result ? result : status;
 }

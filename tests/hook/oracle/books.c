@@ -241,13 +241,81 @@ static uint64_t calm_truth_bytes(struct books *books, uint32_t device, uint64_t 
     return truth;
 }
 
-int books_check_total(struct books *books, uint32_t device, uint64_t bytes)
+static uint64_t gone_of_pid(const struct books *books, int32_t pid, uint32_t device)
+{
+    uint64_t bytes = 0;
+    for (uint32_t slot = 0; slot < SIM_SLOTS_MAX; slot++)
+        if (books->machine.state->slots[slot].live && (!pid || books->machine.state->slots[slot].pid == pid))
+            bytes += books->machine.state->slots[slot].usage[device].reserved_bytes;
+    return bytes;
+}
+
+static uint64_t overhead_of_pid(const struct books *books, int32_t pid)
+{
+    uint64_t bytes = 0;
+    for (uint32_t slot = 0; slot < TENFOLD_SLOTS_MAX; slot++)
+        if ((books->ledger->slots[slot].identity & 3) == TENFOLD_SLOT_LIVE && (books->ledger->slots[slot].identity >> 2 & 0x3fffff) == (uint64_t)pid)
+            bytes += __atomic_load_n(&books->ledger->slots[slot].overhead_bytes, __ATOMIC_SEQ_CST);
+    return bytes;
+}
+
+static int check_measured_seat(struct books *books, const struct board *board, uint32_t seat, int32_t pid, uint64_t sums[DEVICES_MAX])
+{
+    uint64_t overhead = overhead_of_pid(books, pid), allocated = 0, ledger = 0;
+    for (uint32_t device = 0; device < books->devices; device++) {
+        uint64_t gone = gone_of_pid(books, pid, device), own = ledger_of_pid(books, pid, device);
+        bool is_full = books_ledger_bytes(books, device) == books->limit_bytes[device];
+        allocated += truth_of_pid(books, pid, device) - board->seats[seat].pool_used_bytes[device] + board->seats[seat].pool_reserved_bytes[device];
+        ledger += own;
+        sums[device] += own;
+        if (own == gone || (own < gone && is_full))
+            continue;
+        snprintf(books->problem, sizeof books->problem, "at rest, process %u, card %u: %llu bytes are gone from the card, ledger %llu (off by %lld)", seat, device,
+                 (unsigned long long)gone, (unsigned long long)own, (long long)(own - gone));
+        return -1;
+    }
+    if (ledger - overhead == allocated)
+        return 0;
+    snprintf(books->problem, sizeof books->problem, "at rest, process %u: allocated %llu, ledger %llu of which %llu are overhead (off by %lld)", seat,
+             (unsigned long long)allocated, (unsigned long long)ledger, (unsigned long long)overhead, (long long)(ledger - overhead - allocated));
+    return -1;
+}
+
+int books_check_measured(struct books *books, const struct board *board, const int32_t pids[SEATS])
+{
+    uint64_t sums[DEVICES_MAX] = {0};
+    int result = 0;
+    state_lock(&books->machine);
+    state_reap(&books->machine);
+    for (uint32_t seat = 0; seat < SEATS && result == 0; seat++)
+        if (pids[seat])
+            result = check_measured_seat(books, board, seat, pids[seat], sums);
+    for (uint32_t device = 0; device < books->devices && result == 0; device++)
+        if (sums[device] != books_ledger_bytes(books, device)) {
+            snprintf(books->problem, sizeof books->problem, "at rest, card %u: ledger of all processes %llu, of the card %llu", device,
+                     (unsigned long long)sums[device], (unsigned long long)books_ledger_bytes(books, device));
+            result = -1;
+        }
+    state_unlock(&books->machine);
+    return result;
+}
+
+uint64_t books_gone_bytes(struct books *books, uint32_t device)
+{
+    state_lock(&books->machine);
+    state_reap(&books->machine);
+    uint64_t bytes = gone_of_pid(books, 0, device);
+    state_unlock(&books->machine);
+    return bytes;
+}
+
+int books_check_total(struct books *books, uint32_t device, uint64_t bytes, uint64_t overhead_bytes)
 {
     uint64_t truth = calm_truth_bytes(books, device, bytes), ledger = books_ledger_bytes(books, device);
-    if (truth == bytes && ledger == bytes)
+    if (truth == bytes && ledger == bytes + overhead_bytes)
         return 0;
-    snprintf(books->problem, sizeof books->problem, "card %u: expected %llu bytes, truth %llu, ledger %llu", device, (unsigned long long)bytes,
-             (unsigned long long)truth, (unsigned long long)ledger);
+    snprintf(books->problem, sizeof books->problem, "card %u: expected %llu bytes and %llu of overhead, truth %llu, ledger %llu", device, (unsigned long long)bytes,
+             (unsigned long long)overhead_bytes, (unsigned long long)truth, (unsigned long long)ledger);
     return -1;
 }
 

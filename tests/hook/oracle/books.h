@@ -44,8 +44,15 @@ int books_check_reserve(struct books *books);
  * empty seat. -1 with books->problem. */
 int books_check_equal(struct books *books, const struct board *board, const int32_t pids[SEATS]);
 
-/* At rest: exactly so much on a card, in the ledger and in truth. -1 with books->problem. */
-int books_check_total(struct books *books, uint32_t device, uint64_t bytes);
+/* The same where overhead is measured: what of the ledger is no overhead is in truth what the program has allocated; and the ledger of every
+ * process is all that is gone from the card because of it, as far as the limit lets it. Whoever asks has patience, for it is measured at times. */
+int books_check_measured(struct books *books, const struct board *board, const int32_t pids[SEATS]);
+
+/* What is gone from a card because of all live processes. */
+uint64_t books_gone_bytes(struct books *books, uint32_t device);
+
+/* At rest: exactly so much on a card in truth, and in the ledger with the overhead. -1 with books->problem. */
+int books_check_total(struct books *books, uint32_t device, uint64_t bytes, uint64_t overhead_bytes);
 
 /* The nth call of a driver function, and repeat - 1 more, fail with error. */
 void books_inject(struct books *books, const char *symbol, uint64_t nth, uint64_t repeat, int32_t error);

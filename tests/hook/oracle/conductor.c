@@ -25,6 +25,7 @@
 #include "objects.h"
 #include "random.h"
 
+#define MEASURE_SECONDS 30 /* the longest pause of the hook's measurement is 10 s */
 #define REST_SECONDS 120 /* a process that does not come to rest in this time never will */
 #define BLOCK_BYTES (UINT64_C(2) << 20)
 
@@ -199,8 +200,29 @@ static void compare(void)
     int32_t numbers[SEATS];
     for (uint32_t seat = 0; seat < SEATS; seat++)
         numbers[seat] = pids[seat];
-    if (books_check_equal(&conductor.books, conductor.board, numbers) < 0)
+    if (!conductor.measured && books_check_equal(&conductor.books, conductor.board, numbers) < 0)
         conductor_leave(1, conductor.books.problem);
+    double deadline = conductor_seconds() + MEASURE_SECONDS;
+    while (conductor.measured && books_check_measured(&conductor.books, conductor.board, numbers) < 0) {
+        check_failures();
+        if (conductor_seconds() > deadline)
+            conductor_leave(1, conductor.books.problem);
+        usleep(5000);
+    }
+}
+
+/* A process that has a context and nothing else: all of it is overhead, in the end. */
+static uint64_t wait_for_overhead(void)
+{
+    double deadline = conductor_seconds() + MEASURE_SECONDS;
+    for (;;) {
+        uint64_t gone = books_gone_bytes(&conductor.books, 0), ledger = books_ledger_bytes(&conductor.books, 0);
+        if (gone && gone == ledger)
+            return gone;
+        if (conductor_seconds() > deadline)
+            conductor_leave(1, "the context of the only process is not what is charged");
+        usleep(5000);
+    }
 }
 
 void conductor_settle(void)
@@ -212,16 +234,17 @@ void conductor_settle(void)
         conductor_leave(1, "a process that starts after all others are gone cannot open its card");
     if (partner_ask(&partner, "alloc %llu\n", limit + BLOCK_BYTES) != CUDA_ERROR_OUT_OF_MEMORY)
         conductor_leave(1, "an allocation above the limit was not refused with OUT_OF_MEMORY");
+    uint64_t overhead = conductor.measured ? wait_for_overhead() : 0;
     for (uint32_t device = 0; device < conductor.devices; device++)
-        if (books_check_total(&conductor.books, device, 0) < 0)
+        if (books_check_total(&conductor.books, device, 0, device ? 0 : overhead) < 0)
             conductor_leave(1, conductor.books.problem);
-    if (partner_ask(&partner, "alloc %llu\n", limit) != CUDA_SUCCESS)
+    if (partner_ask(&partner, "alloc %llu\n", limit - overhead) != CUDA_SUCCESS)
         conductor_leave(1, "all processes are gone, yet the whole limit cannot be allocated");
-    if (books_check_total(&conductor.books, 0, limit) < 0)
+    if (books_check_total(&conductor.books, 0, limit - overhead, overhead) < 0)
         conductor_leave(1, conductor.books.problem);
     if (partner_ask(&partner, "alloc %llu\n", 1) != CUDA_ERROR_OUT_OF_MEMORY)
         conductor_leave(1, "one byte above the full limit was not refused with OUT_OF_MEMORY");
-    if (partner_ask(&partner, "free\n", 0) != CUDA_SUCCESS || books_check_total(&conductor.books, 0, 0) < 0)
+    if (partner_ask(&partner, "free\n", 0) != CUDA_SUCCESS || books_check_total(&conductor.books, 0, 0, overhead) < 0)
         conductor_leave(1, conductor.books.problem);
     partner_end(&partner);
 }
@@ -230,8 +253,8 @@ static void drain_and_leave(void)
 {
     wait_for_rest(start_round(ORDER_DRAIN, 0));
     compare();
-    for (uint32_t device = 0; device < conductor.devices; device++)
-        if (books_check_total(&conductor.books, device, 0) < 0)
+    for (uint32_t device = 0; device < conductor.devices && !conductor.measured; device++)
+        if (books_check_total(&conductor.books, device, 0, 0) < 0)
             conductor_leave(1, conductor.books.problem);
     start_round(ORDER_LEAVE, 0);
     for (uint32_t seat = 0; seat < conductor.processes; seat++) {
@@ -356,7 +379,7 @@ static int read_options(int argc, char **argv)
         {"--driver", .text = &conductor.crew.driver}, {"--worker", .text = &conductor.crew.worker}, {"--symbol", .text = &conductor.symbol},
         {"--operation", .text = &conductor.operation}, {"--devices", .number = &conductor.devices}, {"--processes", .number = &conductor.processes},
         {"--threads", .number = &conductor.threads}, {"--rounds", .number = &conductor.rounds}, {"--kinds", .number = &conductor.kinds},
-        {"--stride", .number = &conductor.stride}, {"--flap", .number = &conductor.flap}, {"--reserve", .number = &conductor.reserve}, {"--resume", .number = &conductor.resume}, {"--seed", .wide = &conductor.seed}, {"--operations", .wide = &conductor.operations},
+        {"--measured", .number = &conductor.measured}, {"--stride", .number = &conductor.stride}, {"--flap", .number = &conductor.flap}, {"--reserve", .number = &conductor.reserve}, {"--resume", .number = &conductor.resume}, {"--seed", .wide = &conductor.seed}, {"--operations", .wide = &conductor.operations},
         {"--kills", .wide = &conductor.kills}, {"--first", .wide = &conductor.first},
     };
     for (int index = 2; index + 1 < argc; index += 2) {

@@ -13,6 +13,7 @@ struct conductor {
     struct board *board;
     uint32_t devices, processes, threads, rounds, kinds, stride;
     uint32_t flap, reserve, resume; /* change limits; compare what is gone from the card too; step: let the victim go on before it is killed */
+    uint32_t measured;              /* contexts and modules take memory, and the page lets it be measured */
     uint64_t seed, operations, kills, killed, first; /* first: instruction that step begins with */
     const char *symbol, *operation;
     double began;

@@ -2,4 +2,4 @@
 #include "objects.h"
 
 const char *const kind_names[KINDS] = {"linear", "pitch", "managed", "array", "array3d", "mipmap", "vmm", "async", "pool", "graph", "context",
-                                       "ipc", "host", "external"};
+                                       "ipc", "host", "external", "module"};

@@ -430,6 +430,12 @@ static int make_ipc(struct hand *hand, struct object *object)
     return result;
 }
 
+/* Holds memory that no call tells of, where the machine's model gives modules any. */
+static int make_module(struct hand *hand, struct object *object)
+{
+    return OUTCOME("cuModuleLoadData", 0, object->handles[0], CUDA->cuModuleLoadData((CUmodule *)&object->handles[0], cuda_spin_ptx));
+}
+
 bool object_is_possible(const struct cuda_api *cuda, enum kind kind)
 {
     switch (kind) {
@@ -480,6 +486,8 @@ static int drop_present(struct hand *hand, struct object *object)
         return object->handles[0] ? UNTIL_DONE("cuMemFreeHost", CUDA->cuMemFreeHost(object->handles[0])) : 0;
     case KIND_EXTERNAL:
         return drop_external(hand, object);
+    case KIND_MODULE:
+        return object->handles[0] ? UNTIL_DONE("cuModuleUnload", CUDA->cuModuleUnload(object->handles[0])) : 0;
     default:
         return 0;
     }
@@ -498,7 +506,8 @@ int object_make(struct hand *hand, enum kind kind, struct object *ret_object)
 {
     static int (*const makers[KINDS])(struct hand *, struct object *) = {
         make_linear, make_pitch,  make_managed, make_array,   make_array3d, make_mipmap, make_vmm,
-        make_async,  make_pool,   make_graph,   make_context, make_ipc,     make_host,  make_external};
+        make_async,  make_pool,   make_graph,   make_context, make_ipc,     make_host,  make_external,
+        make_module};
     struct object object = {.kind = kind, .device = (CUdevice)random_below(&hand->random, hand->board->devices)};
     int result = UNTIL_DONE("cuCtxSetCurrent", CUDA->cuCtxSetCurrent(hand->contexts[object.device]));
     if (result == 0)

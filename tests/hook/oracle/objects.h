@@ -24,6 +24,7 @@ enum kind {
     KIND_IPC,
     KIND_HOST,
     KIND_EXTERNAL,
+    KIND_MODULE,
     KINDS,
 };
 extern const char *const kind_names[KINDS];

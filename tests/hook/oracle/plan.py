@@ -33,6 +33,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "ipc": (),
     "host": (),
     "external": (),
+    "module": (),
 }
 
 # Driver functions that fail on purpose, and the kind of memory whose work calls them. Each must be called, or nothing was tested.
@@ -147,7 +148,8 @@ NOT_INJECTED: dict[str, str] = {
 class Scenario:
     """One run of the conductor. ``kinds`` empty: all that the hook covers; ``may_be_idle``: a function that this hook need not call.
 
-    ``driver``: branch of the simulated driver; an old one lacks kinds of memory, which are left out then.
+    ``driver``: branch of the simulated driver; an old one lacks kinds of memory, which are left out then. ``is_measured``: contexts and
+    modules take memory of the card, and the page wants it charged; elsewhere they take none and the page's reserve (of nothing) is all.
     """
 
     name: str
@@ -157,10 +159,11 @@ class Scenario:
     may_be_idle: bool = False
     cards: int = 2
     driver: str = "535"
+    is_measured: bool = False
 
     @property
     def words(self) -> list[str]:
-        options = {"devices": self.cards, **self.options}
+        options = {"devices": self.cards, **self.options, "measured": int(self.is_measured)}
         return [word for option, value in options.items() for word in (f"--{option}", str(value))]
 
 
@@ -184,12 +187,18 @@ MUTANTS = (
         "MUTANT_HELP",
         patch=("account.c", "help(state, before, phase);", "if (0) help(state, before, phase);"),
     ),
+    Mutant("overhead is never given back", "MUTANT_OVERHEAD_STAYS", patch=("overhead.c", "if (wanted_bytes < charged_bytes)", "if (0)")),
+    Mutant(
+        "an operation that runs while NVML is asked does not count",
+        "MUTANT_OVERHEAD_TORN",
+        patch=("account.c", "return tf_account_word(state, slot, gpu) == word;", "return true;"),
+    ),
 )
 
 
 def mutant_scenarios() -> list[Scenario]:
     """What a broken hook must go through; linear memory alone, which the sound hook has just passed."""
-    return [rounds(2, 4, 3, 400, "linear"), storm(4, 2, 20), step("alloc", 3)]
+    return [rounds(2, 4, 3, 400, "linear"), storm(4, 2, 20), step("alloc", 3), measured(2, 4, 6, 400)]
 
 
 def rounds(processes: int, threads: int, count: int, operations: int, *kinds: str) -> Scenario:
@@ -216,6 +225,22 @@ def reserved(processes: int, threads: int, count: int, operations: int) -> Scena
     options: dict[str, int | str] = {"processes": processes, "threads": threads, "rounds": count, "operations": operations, "reserve": 1}
     name = f"what is gone from the card stays within the limit, {processes} x {threads}, {count} rounds of {operations} operations"
     return Scenario(name, "rounds", kinds, options)
+
+
+# Not managed memory: what NVML shows of it may be elsewhere, so a process that has any keeps the highest overhead that was seen.
+MEASURED_KINDS = tuple(kind for kind in KINDS if kind != "managed")
+
+
+def measured(processes: int, threads: int, count: int, operations: int) -> Scenario:
+    options: dict[str, int | str] = {"processes": processes, "threads": threads, "rounds": count, "operations": operations}
+    name = f"overhead is measured, {processes} x {threads}, {count} rounds of {operations} operations"
+    return Scenario(name, "rounds", MEASURED_KINDS, options, is_measured=True)
+
+
+def measured_storm(processes: int, threads: int, kills: int) -> Scenario:
+    options: dict[str, int | str] = {"processes": processes, "threads": threads, "kills": kills}
+    name = f"overhead is measured, {kills} kills among {processes} x {threads}"
+    return Scenario(name, "storm", MEASURED_KINDS, options, is_measured=True)
 
 
 def on_driver(driver: str) -> Scenario:
@@ -255,6 +280,8 @@ def quick() -> list[Scenario]:
         reserved(4, 2, 2, 300),
         flapping(4, 2, 2, 600),
         storm(8, 4, 60),
+        measured(4, 2, 3, 150),
+        measured_storm(4, 2, 30),
         step("alloc", 173),
         step("free", 173),
         step("alloc", 197, resume=True),
@@ -277,6 +304,9 @@ def full() -> list[Scenario]:
         reserved(4, 4, 10, 1000),
         flapping(4, 4, 10, 2000),
         *(storm(processes, threads, kills) for processes, threads, kills in ((8, 1, 400), (8, 16, 200), (32, 4, 100))),
+        measured(1, 1, 30, 40),
+        measured(8, 4, 10, 600),
+        *(measured_storm(processes, threads, kills) for processes, threads, kills in ((8, 1, 200), (8, 8, 100))),
         step("alloc", 11),
         step("free", 11),
         step("alloc", 13, resume=True),

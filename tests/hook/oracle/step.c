@@ -79,7 +79,7 @@ static void verify(uint64_t instructions)
     uint64_t limit = books_limit_bytes(&conductor.books, 0);
     if (partner_ask(&neighbour, "alloc %llu\n", limit) != CUDA_ERROR_OUT_OF_MEMORY) /* looks for the dead, then refuses: the neighbour has something itself */
         fail_at(instructions, "an allocation above the limit was not refused with OUT_OF_MEMORY");
-    if (books_check_total(&conductor.books, 0, BLOCK_BYTES + SMALL_BYTES) < 0)
+    if (books_check_total(&conductor.books, 0, BLOCK_BYTES + SMALL_BYTES, 0) < 0)
         fail_at(instructions, conductor.books.problem);
 }
 
@@ -102,7 +102,7 @@ static void resume(struct partner *victim, uint64_t instructions, int expected_r
     ptrace(PTRACE_DETACH, victim->pid, NULL, NULL);
     if (partner_answer(victim, NULL) != expected_result)
         fail_at(instructions, "the victim was resumed and its operation had another result than without a stop");
-    if (books_check_total(&conductor.books, 0, BLOCK_BYTES + SMALL_BYTES + victim_bytes) < 0)
+    if (books_check_total(&conductor.books, 0, BLOCK_BYTES + SMALL_BYTES + victim_bytes, 0) < 0)
         fail_at(instructions, conductor.books.problem);
 }
 

@@ -6,8 +6,9 @@ libraries answer, because that is what a program would believe; the page and the
 Output (--json), one line: {"cards": [{index, uuid, name, cuda_total_bytes, cuda_free_bytes, cuda_device_total_bytes, nvml_total_bytes,
 nvml_used_bytes, nvml_free_bytes, core_limit_percent, page: {memory_limit_bytes, core_limit_percent, mode}, refusal, spin}],
 "hook": {loaded, page}, "messages": [...]}. NVML's numbers are None where NVML does not show the card.
-refusal (with --allocate-until-refused, else None): {allocated_bytes, blocks, refused_bytes, result, name}; result is the CUresult, 0 if
-nothing was ever refused. spin (with --spin-seconds, else None): {launches, kernel_us, gpu_us, wall_us, share_percent, charged_us}.
+refusal (with --allocate-until-refused, else None): {allocated_bytes, overhead_bytes, blocks, refused_bytes, result, name}; result is the
+CUresult, 0 if nothing was ever refused.
+spin (with --spin-seconds, else None): {launches, kernel_us, gpu_us, wall_us, share_percent, charged_us}.
 Exit: 0, also without any card; 1 when a card is visible and CUDA fails in a way that is no refusal.
 """
 
@@ -178,10 +179,13 @@ def uuid_text(raw: bytes) -> str:
     return "GPU-" + "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
 
-def allocate_until_refused(allocate: Callable[[int], tuple[int, int]], free: Callable[[int], None]) -> dict[str, Any]:
+def allocate_until_refused(
+    allocate: Callable[[int], tuple[int, int]], free: Callable[[int], None], overhead: Callable[[], int] = lambda: 0
+) -> dict[str, Any]:
     """The exact largest sum of bytes that can be held at once, found with halving blocks down to one byte, and how the end is told.
 
-    ``allocate`` returns CUresult and address; everything is given back.
+    ``allocate`` returns CUresult and address; everything is given back. ``overhead`` is asked while all is held: what the slice is charged
+    for the context beside it.
     """
     held: list[int] = []
     sum_bytes = 0
@@ -194,9 +198,16 @@ def allocate_until_refused(allocate: Callable[[int], tuple[int, int]], free: Cal
         else:
             held.append(address)
             sum_bytes += size_bytes
+    overhead_bytes = overhead()
     for address in held:
         free(address)
-    return {"allocated_bytes": sum_bytes, "blocks": len(held), "refused_bytes": refused_bytes, "result": refusal}
+    return {
+        "allocated_bytes": sum_bytes,
+        "overhead_bytes": overhead_bytes,
+        "blocks": len(held),
+        "refused_bytes": refused_bytes,
+        "result": refusal,
+    }
 
 
 def spin(
@@ -270,7 +281,7 @@ def _card(cuda: Cuda, index: int, handle: int, options: argparse.Namespace) -> d
         free_bytes, total_bytes = cuda.memory()
         card.update(cuda_device_total_bytes=seen["total_bytes"], cuda_total_bytes=total_bytes, cuda_free_bytes=free_bytes)
         if options.allocate_until_refused:
-            found = allocate_until_refused(cuda.allocate, cuda.free)
+            found = allocate_until_refused(cuda.allocate, cuda.free, _overhead_bytes)
             card["refusal"] = {**found, "name": cuda.name_of(found["result"])}
         if options.spin_seconds:
             card["spin"] = _spin_on(cuda, seen["uuid"], options)
@@ -303,6 +314,14 @@ def _charged_us(uuid: str) -> int | None:
         return next((gpu.gpu_time_us for gpu in region.read_state(SLOT_FOLDER).gpus if gpu.uuid == uuid), None)
     except RegionError:
         return None
+
+
+def _overhead_bytes() -> int:
+    """What the hook has charged for contexts and modules; 0 where no state is mounted."""
+    try:
+        return region.read_state(SLOT_FOLDER).overhead_bytes
+    except RegionError:
+        return 0
 
 
 def _hook() -> dict[str, Any]:

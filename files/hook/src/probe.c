@@ -1,0 +1,48 @@
+/* probe.c - nobody is refused because of a probe (contract: probe.h). Next: driver_pid.c probes, memory.c refuses. */
+#include "probe.h"
+
+#include <time.h>
+
+#define NAP_NS 50000l
+#define ACTIVE_BIT 1ull
+
+static uint64_t load(const uint64_t *word) { return __atomic_load_n(word, __ATOMIC_SEQ_CST); }
+
+static bool swap(uint64_t *word, uint64_t expected, uint64_t value)
+{
+    return __atomic_compare_exchange_n(word, &expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+}
+
+static uint64_t now_ns(void)
+{
+    struct timespec now = {0, 0};
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* A time beyond the longest probe was never written by one. */
+static bool is_active(uint64_t word, uint64_t now) { return (word & ACTIVE_BIT) && word > now && word - now <= TF_PROBE_MAX_NS + ACTIVE_BIT; }
+
+bool tf_probe_begin(struct tenfold_state *state, uint32_t gpu, uint64_t now, uint64_t *ret_word)
+{
+    uint64_t before = load(&state->gpus[gpu].probe), word = (now + TF_PROBE_MAX_NS) | ACTIVE_BIT;
+    if (is_active(before, now) || word == before)
+        return false;
+    *ret_word = word;
+    return swap(&state->gpus[gpu].probe, before, word);
+}
+
+void tf_probe_end(struct tenfold_state *state, uint32_t gpu, uint64_t word) { swap(&state->gpus[gpu].probe, word, word & ~ACTIVE_BIT); }
+
+uint64_t tf_probe_seen(const struct tenfold_state *state, uint32_t gpu) { return load(&state->gpus[gpu].probe); }
+
+bool tf_probe_overlapped(const struct tenfold_state *state, uint32_t gpu, uint64_t seen)
+{
+    const struct timespec nap = {.tv_nsec = NAP_NS};
+    uint64_t word = load(&state->gpus[gpu].probe), began = now_ns();
+    for (uint64_t now = began; is_active(word, now) && now - began <= TF_PROBE_MAX_NS; now = now_ns()) {
+        nanosleep(&nap, NULL);
+        word = load(&state->gpus[gpu].probe);
+    }
+    return word != seen;
+}
