@@ -54,11 +54,13 @@ static uint64_t key_of(const CUarrayMapInfo *info)
     return hash;
 }
 
+static void unmap(struct tile *tile) { tile->is_ours = tf_physical_unmap(tile->entry.extra, &tile->count); }
+
 static void note(struct tf_tiles *tiles, const struct tf_entry *entry)
 {
     struct tile *tile = &tiles->tiles[tiles->count++];
     tile->entry = *entry;
-    tile->is_ours = tf_physical_unmap(entry->extra, &tile->count);
+    unmap(tile);
 }
 
 void tf_tiles_conclude(struct tf_tiles *tiles, bool is_done)
@@ -132,16 +134,23 @@ static bool is_of_array(const struct tf_entry *entry, void *context)
     return is_hit && search->tiles && search->tiles->count < search->tiles->room;
 }
 
-static void note_found(const struct tf_entry *entry, void *context) { note(((struct search *)context)->tiles, entry); }
+/* Under the lock of the tile's shard, which may be its handle's, too: the handle has to wait. */
+static void collect(const struct tf_entry *entry, void *context)
+{
+    struct tf_tiles *tiles = ((struct search *)context)->tiles;
+    tiles->tiles[tiles->count++].entry = *entry;
+}
 
 struct tf_tiles *tf_tiles_take(const void *array)
 {
     struct search search = {.array = (uint64_t)(uintptr_t)array};
     if (TF_LIKELY(!atomic_load_explicit(&has_tiles, memory_order_relaxed)))
         return NULL;
-    tf_ledger_sweep(is_of_array, note_found, &search); /* counts */
+    tf_ledger_sweep(is_of_array, collect, &search); /* counts */
     search.tiles = search.count ? new_tiles(search.count) : NULL;
     if (search.tiles)
-        tf_ledger_sweep(is_of_array, note_found, &search);
+        tf_ledger_sweep(is_of_array, collect, &search);
+    for (uint32_t index = 0; search.tiles && index < search.tiles->count; index++)
+        unmap(&search.tiles->tiles[index]);
     return search.tiles;
 }

@@ -41,7 +41,8 @@ bool tf_ledger_take(enum tf_kind kind, uint64_t key, struct tf_entry *ret_entry)
 /* Calls `change` with the entry under its lock; the entry goes if it returns false. false: not here. */
 bool tf_ledger_change(enum tf_kind kind, uint64_t key, bool (*change)(struct tf_entry *entry, void *context), void *context);
 
-/* Removes every entry for which `is_gone` says so, calling `gone` for each, outside of any lock of the entry's own operations. */
+/* Removes every entry for which `is_gone` says so, calling `gone` for each. Both run under the lock of the entry's shard: neither may touch the
+ * ledger. */
 void tf_ledger_sweep(bool (*is_gone)(const struct tf_entry *entry, void *context), void (*gone)(const struct tf_entry *entry, void *context),
     void *context);
 
