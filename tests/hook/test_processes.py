@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tenfold import region
-from tests.hook import scripts
+from tests.hook import scripts, workshop
 from tests.hook.workshop import MIB, Machine, Slot
 
 OOM = 2
@@ -289,6 +289,13 @@ say(refused=refused > 0, total=cuda.info()[1])
         assert json.loads(out)["refused"] is True
         assert slot.used_bytes == 0
         assert flips > 50
+
+
+def test_no_thread_of_ours_calls_the_driver_once_it_may_take_itself_apart(make_slot: Callable[..., Slot]) -> None:
+    program = workshop.compile_program("leave", link=[str(workshop.ROOT / "tests/hook/common/cuda_api.c")])
+    done = make_slot(cores=80).run([program])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout) == {"threads": 1, "switches": 0}
 
 
 class TestStandAlone:

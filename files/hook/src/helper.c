@@ -1,6 +1,8 @@
 /* helper.c - the one thread of the hook.
  *
- * Owns:    its start (detached, all signals blocked) and its sleep: on a futex while there is nothing to do soon.
+ * Owns:    its start (detached, all signals blocked), its sleep (on a futex while there is nothing to do soon), and its rest: a driver takes
+ *          itself apart in a handler of exit(), and may crash the program if another thread still calls it. Handlers run in reverse order, so
+ *          ours, registered when the driver has long been loaded, runs before and stops the thread.
  * Failure: where no thread can be made, launches are charged by their estimates alone and never settled, and overhead is the reserve.
  * Next:    measure.c and overhead.c do the work. */
 #include "helper.h"
@@ -27,12 +29,56 @@ static uint64_t poll(void)
     return measure_ns < overhead_ns ? measure_ns : overhead_ns;
 }
 
+/* --- the end of the process ------------------------------------------------------------------------------------------------------- */
+
+enum { REST_PATIENCE_MS = 100 };
+
+static _Atomic bool is_ending;
+static _Atomic uint32_t is_at_rest;
+
+bool tf_helper_has_ended(void) { return atomic_load_explicit(&is_ending, memory_order_relaxed); }
+
+static void rest_if_ending(void)
+{
+    if (!atomic_load(&is_ending))
+        return;
+    atomic_store(&is_at_rest, 1);
+    for (;;)
+        syscall(SYS_futex, &is_at_rest, FUTEX_WAIT | FUTEX_PRIVATE_FLAG, 1, NULL, NULL, 0);
+}
+
+/* Runs in exit(), also in a forked child, which has no helper unless it started one. */
+static void end(void *unused)
+{
+    (void)unused;
+    if (atomic_load(&helper_state) == NOT_STARTED || atomic_load(&helper_state) == IMPOSSIBLE)
+        return;
+    atomic_store(&is_ending, true);
+    atomic_store(&helper_state, AWAKE);
+    syscall(SYS_futex, &helper_state, FUTEX_WAKE | FUTEX_PRIVATE_FLAG, 1, NULL, NULL, 0);
+    const struct timespec millisecond = {0, 1000000};
+    for (int tries = 0; tries < REST_PATIENCE_MS && !atomic_load(&is_at_rest); tries++)
+        nanosleep(&millisecond, NULL);
+}
+
+extern int __cxa_atexit(void (*function)(void *), void *argument, void *dso);
+
+static void end_before_the_driver(void)
+{
+    static _Atomic bool is_registered; /* a forked child inherits it, as it does the handler */
+    if (!atomic_exchange(&is_registered, true))
+        __cxa_atexit(end, NULL, NULL);
+}
+
+/* --- the thread -------------------------------------------------------------------------------------------------------------------- */
+
 static struct timespec length_of(uint64_t ns) { return (struct timespec){(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)}; }
 
 static void *helper_main(void *unused)
 {
     (void)unused;
     for (;;) {
+        rest_if_ending();
         uint64_t nap_ns = poll();
         if (nap_ns <= NAP_MAX_NS) {
             struct timespec nap = length_of(nap_ns);
@@ -40,6 +86,7 @@ static void *helper_main(void *unused)
             continue;
         }
         atomic_store(&helper_state, ASLEEP);
+        rest_if_ending();
         nap_ns = poll(); /* something may have come before we said so */
         if (nap_ns > NAP_MAX_NS) {
             struct timespec nap = length_of(nap_ns);
@@ -72,8 +119,10 @@ static bool start(void)
         return false;
     bool is_started = create(&thread, NULL, helper_main, NULL) == 0;
     syscall(SYS_rt_sigprocmask, SIG_SETMASK, &before, NULL, 8);
-    if (is_started)
+    if (is_started) {
         detach(thread);
+        end_before_the_driver();
+    }
     return is_started;
 }
 
@@ -91,4 +140,9 @@ void tf_helper_wake(void)
     syscall(SYS_futex, &helper_state, FUTEX_WAKE | FUTEX_PRIVATE_FLAG, 1, NULL, NULL, 0);
 }
 
-void tf_helper_reset(void) { atomic_store(&helper_state, NOT_STARTED); }
+void tf_helper_reset(void)
+{
+    atomic_store(&helper_state, NOT_STARTED);
+    atomic_store(&is_ending, false);
+    atomic_store(&is_at_rest, 0);
+}

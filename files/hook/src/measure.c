@@ -277,7 +277,7 @@ void tf_launch_begin(struct tf_launch *launch, struct tf_container *container, c
     launch->ticket.flags = 0;
     CUcontext context;
     int gpu = tf_device_of_context(container, cuda, &context);
-    if (gpu < 0 || tf_is_nested() || is_capturing(cuda, stream))
+    if (gpu < 0 || tf_is_nested() || is_capturing(cuda, stream) || tf_helper_has_ended())
         return;
     uint32_t limit_percent = atomic_load_explicit(&container->quotas[gpu].core_limit_percent, memory_order_relaxed);
     if (limit_percent == 0 || atomic_load_explicit(&container->quotas[gpu].mode, memory_order_relaxed) == TENFOLD_MODE_OFF)
