@@ -316,6 +316,11 @@ class TestEnds:
         victim.end()
         assert sibling("answer = cuda.info()[0]; time.sleep(0.15); answer = cuda.info()[0]") == (2048 - CONTEXT - 2) * MIB
         assert slot.state().overhead_bytes == CONTEXT * MIB
+        heir = tell()  # in the slot of the dead
+        heir("cuda.start(); take(2 * MIB)")
+        assert_books_equal(slot)
+        assert slot.state().overhead_bytes == 2 * CONTEXT * MIB
+        heir.end()
         assert sibling(f"answer = take({2048 - CONTEXT - 2} * MIB), take(512)") == [0, OOM]
 
     def test_a_forked_child_starts_with_nothing(self, slot: Slot, tell: Callable[..., Told]) -> None:

@@ -188,11 +188,6 @@ MUTANTS = (
         patch=("account.c", "help(state, before, phase);", "if (0) help(state, before, phase);"),
     ),
     Mutant("overhead is never given back", "MUTANT_OVERHEAD_STAYS", patch=("overhead.c", "if (wanted_bytes < charged_bytes)", "if (0)")),
-    Mutant(
-        "an operation that runs while NVML is asked does not count",
-        "MUTANT_OVERHEAD_TORN",
-        patch=("account.c", "return tf_account_word(state, slot, gpu) == word;", "return true;"),
-    ),
 )
 
 
