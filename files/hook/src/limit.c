@@ -22,6 +22,7 @@
 #define PROVISIONAL_MAX_NS UINT64_C(1000000) /* cost of a later unknown launch: the mean, but not above this */
 #define UNKNOWN_MAX 8u                       /* different kernels of unknown cost in flight */
 #define UNKNOWN_AGE_NS UINT64_C(1000000)     /* one that is in flight longer may be long: no further unknown ones */
+#define CLOSE_SPINS 10000u                   /* some 10 us */
 #define RETRY_NS UINT64_C(50000)             /* another thread is in the gate */
 #define POLL_NS UINT64_C(2000000)            /* waits that a settlement ends; in case its wake-up is lost */
 #define RELEARN_EVERY 16u                    /* so many grants between two single measurements while batches are measured */
@@ -217,7 +218,8 @@ void tf_limit_cancel(struct tf_limit_process *process, const struct tf_limit_tic
 
 int tf_limit_close(struct tf_limit_process *process, uint64_t now_ns, struct tf_limit_segment *ret_segment)
 {
-    if (get(process->segment_stream) == 0 || !limit_enter(process, 64))
+    /* the program is about to wait anyway: patience for who settles meanwhile, else what it waits for would be measured as work */
+    if (get(process->segment_stream) == 0 || !limit_enter(process, CLOSE_SPINS))
         return 0;
     int open = process->open_since_ns != 0;
     if (open) {
