@@ -126,6 +126,24 @@ say(results=[cuda.cuGraphLaunch(graph, None) for graph in (one, two) * 3])
     assert seen == {"results": [0] * 6}
 
 
+def test_a_mapped_graph_whose_room_another_has_taken_needs_room_again(make_slot: Callable[..., Slot]) -> None:
+    """Graphs that do not run at once share memory: that one of them is mapped does not mean that the pool can hold it once more."""
+    slot = make_slot(memory_mib=128)
+    seen = run(
+        slot,
+        """
+one, staying = executable_of(graph_of(64)), c.c_void_p()
+assert cuda.cuGraphCreate(c.byref(staying), c.c_uint(0)) == 0
+result, node, address = add(staying, 64)
+staying = executable_of(staying)
+say(one=cuda.cuGraphLaunch(one, None), staying=cuda.cuGraphLaunch(staying, None), between=free(), plain=cuda.alloc(64 * MIB)[0])
+say(full=free(), again=cuda.cuGraphLaunch(one, None), still=free())
+say(gone=cuda.cuMemFree_v2(c.c_uint64(address)), then=cuda.cuGraphLaunch(one, None))
+""",
+    )
+    assert seen == {"one": 0, "staying": 0, "between": 64, "plain": 0, "full": 0, "again": OOM, "still": 0, "gone": 0, "then": 0}
+
+
 def test_taking_turns_spoils_no_capture(make_slot: Callable[..., Slot]) -> None:
     """A trim is a call that an open capture of the strictest mode forbids; the program made none."""
     seen = run(

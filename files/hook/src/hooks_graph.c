@@ -3,8 +3,8 @@
  * Promise: a memory node that can never fit is refused when it is added; a launch or an upload whose nodes do not fit is refused, with out of
  *          memory, before the driver takes anything; what graphs keep on a card is charged from the driver's own counter.
  * How:     instantiation adds up the nodes, those of child graphs included, and remembers the sum under the executable graph. Once launched
- *          or uploaded its memory stays mapped, so the next launch needs no more room; trimming ends that. Graphs without memory nodes leave
- *          no trace and their launches cost one look into the ledger.
+ *          or uploaded its memory stays mapped until a trim: the next launch needs no more room where the pool holds all graphs that are
+ *          mapped. Graphs without memory nodes leave no trace and their launches cost one look into the ledger.
  * Next:    pools.c has the card's graph pool, hooks_launch.c calls tf_graphs_launch(). */
 #include "graphs.h"
 
@@ -173,16 +173,21 @@ struct mapping {
     CUDA_GRAPH_INSTANTIATE_PARAMS *parameters;
 };
 
-static CUresult make_room(struct tf_container *container, const struct tf_cuda *cuda, CUdevice device, uint64_t bytes, const struct mapping *mapping)
+/* `mark` is that of the executable graph, 0 for one that has never been mapped. */
+static CUresult make_room(struct tf_container *container, const struct tf_cuda *cuda, CUdevice device, uint64_t bytes, uint64_t mark,
+    const struct mapping *mapping)
 {
     int gpu = tf_device_of_ordinal(container, cuda, device);
     struct tf_pool *pool = gpu >= 0 ? tf_pools_enter(container, cuda, NULL, device, gpu) : NULL;
     struct tf_reservation reservation;
     if (!pool)
         return mapping->make(mapping);
-    CUresult result = tf_pools_reserve(container, cuda, pool, bytes, &reservation);
+    uint64_t room_bytes = mark == mapped_mark() && tf_pools_hold_all_graphs(container, cuda, pool) ? 0 : bytes;
+    CUresult result = tf_pools_reserve(container, cuda, pool, room_bytes, &reservation);
     if (result != CUDA_SUCCESS)
         return result;
+    if (mark != mapped_mark()) /* asked again: making room may have ended a mapping */
+        tf_pools_graph_is_mapped(cuda, pool, bytes);
     result = TF_NESTED(mapping->make(mapping));
     /* a call that failed midway may have taken memory, too */
     if (!tf_pools_settle(cuda, pool, &reservation)) {
@@ -201,7 +206,7 @@ static CUresult make_instantiation(const struct mapping *mapping)
 static CUresult instantiate_uploaded(const struct tf_cuda *cuda, const struct mapping *mapping, const struct need *need)
 {
     tf_pools_lock();
-    CUresult result = make_room(tf_container(), cuda, need->device, need->bytes, mapping);
+    CUresult result = make_room(tf_container(), cuda, need->device, need->bytes, 0, mapping);
     tf_pools_unlock();
     if (result == CUDA_SUCCESS)
         remember(*mapping->ret_executable, need, true);
@@ -272,9 +277,9 @@ CUresult tf_graphs_launch(struct tf_container *container, const struct tf_cuda *
         return real(executable, stream);
     struct mapping mapping = {.make = make_run, .real = real, .executable = executable, .stream = stream};
     tf_pools_lock();
-    bool is_mapped = need.context >> MAPPED_SHIFT << MAPPED_SHIFT == mapped_mark();
-    CUresult result = make_room(container, cuda, (CUdevice)(uint32_t)need.context, is_mapped ? 0 : need.extra, &mapping);
-    if (result == CUDA_SUCCESS && !is_mapped)
+    uint64_t mark = need.context >> MAPPED_SHIFT << MAPPED_SHIFT;
+    CUresult result = make_room(container, cuda, (CUdevice)(uint32_t)need.context, need.extra, mark, &mapping);
+    if (result == CUDA_SUCCESS && mark != mapped_mark())
         tf_ledger_change(TF_KIND_GRAPH, key, mark_mapped, NULL);
     tf_pools_unlock();
     return result;

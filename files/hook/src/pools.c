@@ -139,6 +139,30 @@ CUresult tf_pools_reserve(struct tf_container *container, const struct tf_cuda *
     return tf_memory_reserve(container, pool->gpu, expected_growth(cuda, pool, bytes), ret);
 }
 
+/* After a trim only what runs, and blocks that outlive their graphs, are in use: those count on top of all graphs mapped since. */
+static void add_up_anew(const struct tf_cuda *cuda, struct tf_pool *pool)
+{
+    uint32_t trims = atomic_load(&tf_pools_graph_trims) + 1;
+    if (pool->mapped_trims == trims)
+        return;
+    pool->mapped_trims = trims;
+    if (!ask(cuda, pool, false, &pool->mapped_bytes))
+        pool->mapped_bytes = TENFOLD_BYTES_MASK; /* no answer: never room for all */
+}
+
+bool tf_pools_hold_all_graphs(struct tf_container *container, const struct tf_cuda *cuda, struct tf_pool *pool)
+{
+    add_up_anew(cuda, pool);
+    tf_pools_charge_truth(container, cuda, pool);
+    return pool->mapped_bytes <= pool->charged_bytes;
+}
+
+void tf_pools_graph_is_mapped(const struct tf_cuda *cuda, struct tf_pool *pool, uint64_t bytes)
+{
+    add_up_anew(cuda, pool);
+    pool->mapped_bytes += pool->mapped_bytes < TENFOLD_BYTES_MASK ? bytes : 0;
+}
+
 static void learn_step(struct tf_pool *pool, uint64_t growth_bytes)
 {
     while (growth_bytes % pool->step_bytes != 0 && pool->step_bytes > STEP_LEAST_BYTES)

@@ -18,6 +18,8 @@ struct tf_pool {
     uint64_t charged_bytes;
     uint64_t step_bytes;  /* in which the driver grows it, as seen so far */
     uint64_t outstanding; /* blocks allocated and not freed */
+    uint64_t mapped_bytes; /* of graphs: what they can use at once at most, if only those run that are mapped */
+    uint32_t mapped_trims; /* tf_pools_graph_trims plus one, when that was last added up anew; 0: never */
     bool is_host; /* of the host's memory: known, and not charged */
     bool is_destroyed;
     bool is_used;
@@ -41,6 +43,13 @@ CUresult tf_pools_reserve(struct tf_container *container, const struct tf_cuda *
 
 /* How often graphs have been made to let go of memory that none of them runs with; what they had mapped before is mapped no more. */
 extern _Atomic uint32_t tf_pools_graph_trims;
+
+/* [lock] Graphs share what their pool keeps: each maps its own, and two that never run at once may have the same. true: there is room for all that
+ * are mapped to run at once, so another run of one of them cannot make the pool grow. */
+bool tf_pools_hold_all_graphs(struct tf_container *container, const struct tf_cuda *cuda, struct tf_pool *pool);
+
+/* [lock] A graph that needs so much has been mapped. It counts until the next trim, even if it is destroyed: its blocks may live on. */
+void tf_pools_graph_is_mapped(const struct tf_cuda *cuda, struct tf_pool *pool, uint64_t bytes);
 
 /* [lock] After the driver's call: the reservation becomes the pool's charge as far as it grew, the rest is given back. false: it took more than
  * fits under the limit, and the reservation stands. */
