@@ -183,7 +183,7 @@ def measure_once(bench: Bench, library: Library) -> dict[str, float]:
     values["alloc_free_threads_bare"] = bench.run(library, ["calls", "alloc_free_threads"], pinned=False)["alloc_free_threads"]
     with bench.driver_calls_of(DRIVER_CALL_NS):
         values |= bench.run(library, ["calls", "alloc_free_threads"], pinned=False)
-    values |= bench.run(library, ["init", "16"], pinned=False)
+    values["init_us"] = statistics.median(bench.run(library, ["init", "16"], pinned=False)["init_us"] for _ in range(5))
     values |= bench.run(library, ["rss"])
     return values
 
