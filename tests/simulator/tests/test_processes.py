@@ -159,6 +159,16 @@ def test_a_holder_of_the_lock_that_is_killed_blocks_nobody(machine: Machine) -> 
         assert truth["cards"][0]["used_bytes"] == 2 * BLOCK
 
 
+def test_a_holder_of_the_lock_that_is_killed_does_not_block_whoever_gets_its_slot(machine: Machine) -> None:
+    """The next process takes the lowest free slot, which may be the dead one's: then the lock seems to be its own."""
+    with open(machine.state, "r+b") as state:
+        state.seek(lock_word_offset(machine))
+        state.write((1).to_bytes(4, "little"))
+    with machine.process().start() as process:
+        process.alloc(BLOCK)
+        assert machine.truth()["cards"][0]["used_bytes"] == BLOCK
+
+
 def lock_word_offset(machine: Machine) -> int:
     return int(machine.tool("layout").stdout.split("lock_word ")[1].split()[0])
 

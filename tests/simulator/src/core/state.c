@@ -81,6 +81,22 @@ static bool steal_from_dead(struct sim_machine *machine, uint32_t seen)
     return true;
 }
 
+/* The lock may bear the number of our slot because the slot's last owner died with it. Only for a process that has just taken its slot, and so
+ * cannot hold it: to everybody, itself included, that owner looks alive from now on. */
+static bool inherit_lock(struct sim_machine *machine)
+{
+    const uint32_t mine = machine->slot_index + 1;
+    uint32_t seen = atomic_load(&machine->state->lock_word);
+    while ((seen & ~SIM_LOCK_WAITERS) == mine) {
+        if (!atomic_compare_exchange_strong(&machine->state->lock_word, &seen, mine | SIM_LOCK_WAITERS))
+            continue;
+        atomic_fetch_add(&machine->state->lock_steals, 1);
+        recompute_totals(machine->state);
+        return true;
+    }
+    return false;
+}
+
 static void lock_slowly(struct sim_machine *machine)
 {
     _Atomic uint32_t *word = &machine->state->lock_word;
@@ -223,7 +239,8 @@ int state_attach(const char *path, struct sim_machine *machine)
         return error;
     }
     find_visible_cards(&fresh);
-    state_lock(&fresh);
+    if (!inherit_lock(&fresh))
+        state_lock(&fresh);
     open_slot(&fresh);
     state_reap(&fresh);
     state_unlock(&fresh);
