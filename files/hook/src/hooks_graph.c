@@ -70,7 +70,17 @@ CUresult cuGraphAddNode_v3(CUgraphNode *node, CUgraph graph, const CUgraphNode *
 struct need {
     CUdevice device;
     uint64_t bytes;
+    bool is_unsure; /* the driver would not tell all of it */
 };
+
+/* A failure may be one of the moment. */
+#define INSIST(call) \
+    __extension__({ \
+        CUresult insist_result = -1; \
+        for (int tries = 0; tries < 5 && insist_result != CUDA_SUCCESS; tries++) \
+            insist_result = (call); \
+        insist_result == CUDA_SUCCESS; \
+    })
 
 /* Children may have children; the driver has its own bound, this one keeps a broken answer from being followed for ever. */
 enum { DEPTH_MAX = 32 };
@@ -82,39 +92,51 @@ static void add_node(const struct tf_cuda *cuda, CUgraphNode node, int depth, st
     CUDA_MEM_ALLOC_NODE_PARAMS parameters;
     CUgraph child;
     int type = -1;
-    if (cuda->cuGraphNodeGetType(node, &type) != CUDA_SUCCESS)
-        return;
-    if (type == CU_GRAPH_NODE_TYPE_GRAPH && cuda->cuGraphChildGraphNodeGetGraph && cuda->cuGraphChildGraphNodeGetGraph(node, &child) == CUDA_SUCCESS)
-        add_graph(cuda, child, depth + 1, need);
-    if (type != CU_GRAPH_NODE_TYPE_MEM_ALLOC || cuda->cuGraphMemAllocNodeGetParams(node, &parameters) != CUDA_SUCCESS)
-        return;
-    if (!need->bytes)
-        need->device = parameters.pool.location.id;
-    need->bytes += (parameters.bytes + 511) / 512 * 512;
+    if (!INSIST(cuda->cuGraphNodeGetType(node, &type))) {
+        need->is_unsure = true;
+    } else if (type == CU_GRAPH_NODE_TYPE_GRAPH && cuda->cuGraphChildGraphNodeGetGraph) {
+        if (INSIST(cuda->cuGraphChildGraphNodeGetGraph(node, &child)))
+            add_graph(cuda, child, depth + 1, need);
+        else
+            need->is_unsure = true;
+    } else if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) {
+        if (!INSIST(cuda->cuGraphMemAllocNodeGetParams(node, &parameters))) {
+            need->is_unsure = true;
+            return;
+        }
+        if (!need->bytes)
+            need->device = parameters.pool.location.id;
+        need->bytes += (parameters.bytes + 511) / 512 * 512;
+    }
 }
 
 static void add_graph(const struct tf_cuda *cuda, CUgraph graph, int depth, struct need *need)
 {
     size_t count = 0;
-    if (depth == DEPTH_MAX || cuda->cuGraphGetNodes(graph, NULL, &count) != CUDA_SUCCESS || !count)
+    if (depth == DEPTH_MAX || !INSIST(cuda->cuGraphGetNodes(graph, NULL, &count))) {
+        need->is_unsure = true;
         return;
+    }
     size_t bytes = count * sizeof(CUgraphNode);
-    CUgraphNode *nodes = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (nodes == MAP_FAILED)
+    CUgraphNode *nodes = count ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) : NULL;
+    if (!nodes)
         return;
-    if (cuda->cuGraphGetNodes(graph, nodes, &count) == CUDA_SUCCESS)
+    if (nodes == MAP_FAILED || !INSIST(cuda->cuGraphGetNodes(graph, nodes, &count)))
+        need->is_unsure = true;
+    else
         for (size_t index = 0; index < count; index++)
             add_node(cuda, nodes[index], depth, need);
-    munmap(nodes, bytes);
+    if (nodes != MAP_FAILED)
+        munmap(nodes, bytes);
 }
 
 /* Memory nodes of one graph; all of them on one card in every graph that captures produce, else the first card counts for all. */
-static bool add_up(const struct tf_cuda *cuda, CUgraph graph, struct need *ret_need)
+static struct need add_up(const struct tf_cuda *cuda, CUgraph graph)
 {
-    *ret_need = (struct need){.bytes = 0};
+    struct need need = {.bytes = 0};
     if (graph && cuda->cuGraphGetNodes && cuda->cuGraphNodeGetType && cuda->cuGraphMemAllocNodeGetParams)
-        add_graph(cuda, graph, 0, ret_need);
-    return ret_need->bytes != 0;
+        add_graph(cuda, graph, 0, &need);
+    return need;
 }
 
 /* An entry's context: the device, above it one more than the number of trims at which its memory was mapped; 0: it is not. */
@@ -134,8 +156,16 @@ static bool is_charged(void) { return !tf_is_nested() && atomic_load(&tf_contain
 
 static CUresult instantiated(const struct tf_cuda *cuda, CUresult result, CUgraphExec *executable, CUgraph graph)
 {
-    struct need need;
-    if (result == CUDA_SUCCESS && is_charged() && add_up(cuda, graph, &need))
+    if (result != CUDA_SUCCESS || !is_charged())
+        return result;
+    struct need need = add_up(cuda, graph);
+    if (need.is_unsure) { /* what cannot be counted is not given out */
+        if (cuda->cuGraphExecDestroy)
+            TF_NESTED(cuda->cuGraphExecDestroy(*executable));
+        *executable = NULL;
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if (need.bytes)
         remember(*executable, &need, false);
     return result;
 }
@@ -215,10 +245,14 @@ static CUresult instantiate_uploaded(const struct tf_cuda *cuda, const struct ma
 
 static CUresult instantiate_with_params(const struct tf_cuda *cuda, const struct mapping *mapping)
 {
-    struct need need;
     bool is_uploaded = mapping->parameters && mapping->parameters->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;
-    if (is_uploaded && mapping->ret_executable && is_charged() && add_up(cuda, mapping->graph, &need))
-        return instantiate_uploaded(cuda, mapping, &need);
+    if (is_uploaded && mapping->ret_executable && is_charged()) {
+        struct need need = add_up(cuda, mapping->graph);
+        if (need.is_unsure)
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        if (need.bytes)
+            return instantiate_uploaded(cuda, mapping, &need);
+    }
     return instantiated(cuda, TF_NESTED(mapping->make(mapping)), mapping->ret_executable, mapping->graph);
 }
 
