@@ -7,12 +7,12 @@
 #include "driver_pid.h"
 
 #include "account.h"
+#include "clock.h"
 #include "device.h"
 #include "overhead.h"
 #include "probe.h"
 
 #include <string.h>
-#include <time.h>
 
 enum { PROBES_MAX = 40, PASSIVE_LOOKS = 3, MATCHES = 3, BLOCKS_MOST = 16, BLOCKS_LEAST = 2, PROOF_BITS = 12 };
 #define BLOCK_BYTES (2ull << 20) /* what NVML's usage moves by */
@@ -51,13 +51,6 @@ void tf_driver_pid_forget(struct tf_container *container)
     atomic_store(&is_proven, false);
     atomic_store(&own_pid, 0);
     __atomic_store_n(&container->state->slots[container->slot].driver_pid, 0, __ATOMIC_RELAXED);
-}
-
-static uint64_t now_ns(void)
-{
-    struct timespec now = {0, 0};
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
 static bool found(struct tf_container *container, uint32_t pid)
@@ -211,7 +204,7 @@ static int ordinal_of(struct tf_container *container, const struct tf_cuda *cuda
 
 static bool probe(struct tf_container *container, const struct tf_cuda *cuda, const struct tf_nvml *nvml, int gpu, struct tf_nvml_list *candidates)
 {
-    uint64_t word, began = now_ns();
+    uint64_t word, began = tf_now_ns();
     int ordinal = ordinal_of(container, cuda, gpu);
     if (ordinal < 0 || !cuda->cuMemCreate || !cuda->cuMemRelease || probes >= PROBES_MAX)
         return false;
@@ -222,7 +215,7 @@ static bool probe(struct tf_container *container, const struct tf_cuda *cuda, co
     probes++;
     random_state ^= began ^ (uint64_t)container->self.pid << 20;
     for (int round = 0; round < rounds_of(most) && is_done && candidates->count; round++)
-        is_done = now_ns() - began < TF_PROBE_MAX_NS / 4
+        is_done = tf_now_ns() - began < TF_PROBE_MAX_NS / 4
             && look_charged(container, cuda, nvml, gpu, ordinal, (1 + random_below(most)) * BLOCK_BYTES, candidates);
     tf_probe_end(container->state, (uint32_t)gpu, word);
     /* not exactly one: the program allocates at the same time, or another tenant plays the same game: next time */

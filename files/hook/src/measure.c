@@ -8,6 +8,7 @@
  * Next:    limit.c, hooks_launch.c. */
 #include "measure.h"
 
+#include "clock.h"
 #include "device.h"
 #include "helper.h"
 #include "neighbours.h"
@@ -61,13 +62,6 @@ struct tf_limit_process tf_limit_processes[TENFOLD_GPUS_MAX];
 _Atomic bool tf_has_captures;
 static struct card cards[TENFOLD_GPUS_MAX];
 
-static uint64_t now_ns(void)
-{
-    struct timespec now = {0, 0};
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 static struct tf_limit_state *limiter_of(struct tf_container *container, int gpu)
 {
     return (struct tf_limit_state *)container->state->gpus[gpu].limiter;
@@ -81,7 +75,7 @@ static uint32_t pressure_of(struct tf_container *container, int gpu)
     case TENFOLD_PRESSURE_LOWER: return TF_LIMIT_PRESSURE_LOWER;
     case TENFOLD_PRESSURE_HIGHER: return TF_LIMIT_PRESSURE_HIGHER;
     case TENFOLD_PRESSURE_EQUAL: return TF_LIMIT_PRESSURE_EQUAL;
-    default: return tf_neighbours_pressure(gpu, now_ns());
+    default: return tf_neighbours_pressure(gpu, tf_now_ns());
     }
 }
 
@@ -200,7 +194,7 @@ static void enqueue(struct tf_container *container, const struct tf_cuda *cuda, 
     }
     if (is_launched_now && stretch.end)
         record_again(card, cuda, &stretch);
-    uint64_t now = now_ns();
+    uint64_t now = tf_now_ns();
     if (stretch.end)
         card->expected_end_ns = (card->expected_end_ns > now ? card->expected_end_ns : now) + segment->charged_ns;
     stretch.expected_ns = stretch.end ? card->expected_end_ns : now;
@@ -212,7 +206,7 @@ void tf_measure_close(struct tf_container *container, const struct tf_cuda *cuda
 {
     for (uint32_t gpu = 0; gpu < container->gpu_count; gpu++) {
         struct tf_limit_segment segment;
-        if (!cards[gpu].open_begin || !tf_limit_close(&tf_limit_processes[gpu], now_ns(), &segment))
+        if (!cards[gpu].open_begin || !tf_limit_close(&tf_limit_processes[gpu], tf_now_ns(), &segment))
             continue;
         tf_lock_acquire(&cards[gpu].lock);
         enqueue(container, cuda, (int)gpu, &segment, false);
@@ -222,7 +216,7 @@ void tf_measure_close(struct tf_container *container, const struct tf_cuda *cuda
 
 static void wait_for_credit(struct tf_container *container, int gpu, const struct tf_limit_ticket *ticket)
 {
-    uint64_t now = now_ns();
+    uint64_t now = tf_now_ns();
     if (ticket->wait_until_ns <= now)
         return;
     uint64_t left_ns = ticket->wait_until_ns - now;
@@ -260,7 +254,7 @@ static void pass_gate(struct tf_launch *launch, uint64_t key)
         return;
     for (;;) {
         struct tf_limit_policy policy = policy_of(container, launch->gpu);
-        if (tf_limit_gate(limiter_of(container, launch->gpu), process, &policy, key, stream, now_ns(), &launch->ticket) == TF_LIMIT_GO)
+        if (tf_limit_gate(limiter_of(container, launch->gpu), process, &policy, key, stream, tf_now_ns(), &launch->ticket) == TF_LIMIT_GO)
             return;
         tf_measure_close(container, launch->cuda);
         wait_for_credit(container, launch->gpu, &launch->ticket);
@@ -337,7 +331,7 @@ static uint64_t begin_on_clock(struct card *card, const struct tf_cuda *cuda, co
 static bool settle(struct tf_container *container, const struct tf_cuda *cuda, int gpu, struct stretch *stretch)
 {
     struct card *card = &cards[gpu];
-    uint64_t duration_ns, now = now_ns();
+    uint64_t duration_ns, now = tf_now_ns();
     struct tf_limit_policy policy = policy_of(container, gpu);
     if (!elapsed_ns(cuda, stretch->begin, stretch->end, &duration_ns))
         return lose(container, gpu, &stretch->segment);
@@ -401,7 +395,7 @@ static uint64_t poll_card(struct tf_container *container, const struct tf_cuda *
             retire(card, cuda, stretch);
             continue;
         }
-        uint64_t now = now_ns(), left_ns = stretch->expected_ns > now ? stretch->expected_ns - now : stretch->segment.charged_ns / 16;
+        uint64_t now = tf_now_ns(), left_ns = stretch->expected_ns > now ? stretch->expected_ns - now : stretch->segment.charged_ns / 16;
         left_ns = left_ns < NAP_MIN_NS ? NAP_MIN_NS : left_ns > NAP_MAX_NS ? NAP_MAX_NS : left_ns;
         nap_ns = left_ns < nap_ns ? left_ns : nap_ns;
     }
@@ -432,7 +426,7 @@ uint64_t tf_measure_poll(void)
         if (!cards[gpu].count)
             continue;
         uint64_t card_nap_ns = poll_card(container, cuda, (int)gpu);
-        tf_neighbours_observe(container, cuda, (int)gpu, &tf_limit_processes[gpu], now_ns());
+        tf_neighbours_observe(container, cuda, (int)gpu, &tf_limit_processes[gpu], tf_now_ns());
         nap_ns = card_nap_ns < nap_ns ? card_nap_ns : nap_ns;
     }
     return nap_ns;

@@ -8,6 +8,7 @@
 #include "overhead.h"
 
 #include "account.h"
+#include "clock.h"
 #include "driver_pid.h"
 #include "helper.h"
 #include "nvml_client.h"
@@ -60,13 +61,6 @@ void tf_overhead_reset(void)
 
 uint64_t tf_overhead_charged(int gpu) { return __atomic_load_n(&cards[gpu].charged_bytes, __ATOMIC_RELAXED); }
 
-static uint64_t now_ns(void)
-{
-    struct timespec now = {0, 0};
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 static void nap(long ns)
 {
     const struct timespec length = {.tv_nsec = ns};
@@ -75,11 +69,11 @@ static void nap(long ns)
 
 static bool lock_within(struct tf_lock *lock, uint64_t patience_ns)
 {
-    for (uint64_t began = now_ns();;) {
+    for (uint64_t began = tf_now_ns();;) {
         uint32_t free_word = 0;
         if (atomic_compare_exchange_strong(&lock->word, &free_word, 1))
             return true;
-        if (now_ns() - began > patience_ns)
+        if (tf_now_ns() - began > patience_ns)
             return false;
         nap(AGREE_NS / 10);
     }
@@ -213,9 +207,9 @@ static bool measure(struct tf_container *container, const struct tf_nvml *nvml, 
 {
     struct card *card = &cards[gpu];
     struct reading reading;
-    uint64_t began = now_ns(), overhead_bytes = 0, reserve_bytes = reserve_of(container, gpu);
+    uint64_t began = tf_now_ns(), overhead_bytes = 0, reserve_bytes = reserve_of(container, gpu);
     bool is_read = read_twice(container, nvml, gpu, pause_ns, &reading);
-    card->last_ended_ns = now_ns();
+    card->last_ended_ns = tf_now_ns();
     card->last_cost_ns = card->last_ended_ns - began;
     if (!is_read)
         return false;
@@ -261,7 +255,7 @@ void tf_overhead_look_again(struct tf_container *container, int gpu)
         return;
     /* a program that is refused all day long does not spend it here */
     bool is_new = tf_account_word(container->state, container->slot, (uint32_t)gpu) != card->last_word
-        || now_ns() - card->last_ended_ns > SHARE_OF_LOOKING * card->last_cost_ns;
+        || tf_now_ns() - card->last_ended_ns > SHARE_OF_LOOKING * card->last_cost_ns;
     if (is_new && measure(container, nvml, gpu, AGREE_BUSY_NS, &wanted_bytes, &word) && wanted_bytes < tf_overhead_charged(gpu))
         bring_to_if_still(container, gpu, word, wanted_bytes);
     tf_lock_release(&card->looking);
@@ -347,7 +341,7 @@ static uint64_t next_pause(uint64_t pause_ns, enum outcome outcome)
 static uint64_t poll_card(struct tf_container *container, const struct tf_cuda *cuda, int gpu)
 {
     struct card *card = &cards[gpu];
-    uint64_t now = now_ns();
+    uint64_t now = tf_now_ns();
     if (atomic_exchange(&card->is_urgent, false)) {
         if (!card->pause_ns || card->due_ns > now + FIRST_PAUSE_NS)
             card->due_ns = now + FIRST_PAUSE_NS;
@@ -355,7 +349,7 @@ static uint64_t poll_card(struct tf_container *container, const struct tf_cuda *
     }
     if (now >= card->due_ns) {
         card->pause_ns = next_pause(card->pause_ns, visit(container, cuda, gpu));
-        now = now_ns();
+        now = tf_now_ns();
         card->due_ns = now + card->pause_ns;
     }
     return card->due_ns - now;

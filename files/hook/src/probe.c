@@ -1,6 +1,8 @@
 /* probe.c - nobody is refused because of a probe (contract: probe.h). Next: driver_pid.c probes, memory.c refuses. */
 #include "probe.h"
 
+#include "clock.h"
+
 #include <time.h>
 
 #define NAP_NS 50000l
@@ -11,13 +13,6 @@ static uint64_t load(const uint64_t *word) { return __atomic_load_n(word, __ATOM
 static bool swap(uint64_t *word, uint64_t expected, uint64_t value)
 {
     return __atomic_compare_exchange_n(word, &expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
-}
-
-static uint64_t now_ns(void)
-{
-    struct timespec now = {0, 0};
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
 /* A time beyond the longest probe was never written by one. */
@@ -39,8 +34,8 @@ uint64_t tf_probe_seen(const struct tenfold_state *state, uint32_t gpu) { return
 bool tf_probe_overlapped(const struct tenfold_state *state, uint32_t gpu, uint64_t seen)
 {
     const struct timespec nap = {.tv_nsec = NAP_NS};
-    uint64_t word = load(&state->gpus[gpu].probe), began = now_ns();
-    for (uint64_t now = began; is_active(word, now) && now - began <= TF_PROBE_MAX_NS; now = now_ns()) {
+    uint64_t word = load(&state->gpus[gpu].probe), began = tf_now_ns();
+    for (uint64_t now = began; is_active(word, now) && now - began <= TF_PROBE_MAX_NS; now = tf_now_ns()) {
         nanosleep(&nap, NULL);
         word = load(&state->gpus[gpu].probe);
     }

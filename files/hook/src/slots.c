@@ -9,13 +9,13 @@
 #include "slots.h"
 
 #include "account.h"
+#include "clock.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { PID_SHIFT = 2, START_SHIFT = 24, NAMESPACE_SHIFT = 52 };
@@ -72,18 +72,11 @@ static bool is_slot_locked(const struct tf_identity *self, uint32_t slot)
     return self->lock_descriptor >= 0 && syscall(SYS_fcntl, self->lock_descriptor, F_OFD_GETLK, &byte) == 0 && byte.l_type != F_UNLCK;
 }
 
-static uint64_t now_ns(void)
-{
-    struct timespec now = {0, 0};
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 /* Is it time for the walk over the mappings of the living? */
 static bool may_look_closer(void)
 {
     static _Atomic uint64_t looked_ns;
-    uint64_t now = now_ns(), before = atomic_load(&looked_ns);
+    uint64_t now = tf_now_ns(), before = atomic_load(&looked_ns);
     return now - before >= LOOK_CLOSER_NS && atomic_compare_exchange_strong(&looked_ns, &before, now);
 }
 
@@ -158,7 +151,7 @@ static bool take_free_slot(struct tenfold_state *state, const struct tf_identity
         candidate->pid = self->pid;
         candidate->start_ticks = self->start_ticks;
         candidate->pid_namespace = self->pid_namespace;
-        candidate->attached_ns = now_ns();
+        candidate->attached_ns = tf_now_ns();
         *ret_slot = slot;
         return true;
     }
