@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The hook's tests in one command: ``tests/hook/run.py --quick`` (no sanitizers, under a minute) or ``--full``.
+"""The hook's tests in one command: ``tests/hook/run.py --quick`` (no sanitizers, 60 to 80 s) or ``--full``.
 
 Builds the simulator and the hook into ``TENFOLD_BUILD`` (default ``build/hook-tests`` of the tree), then runs pytest over tests/hook.
 Further arguments go to pytest.

@@ -14,6 +14,7 @@
 
 #include "process.h"
 #include "sync.h"
+#include "words.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -24,13 +25,7 @@
 enum { REAPER_LANE = TENFOLD_LANES_MAX - 1, LEASED_LANES = 5, SEQUENCE_MAX = 511 };
 enum { RECLAIM_EVERY = 64 }; /* operations in a shared lane between two looks for lanes of threads that have ended */
 
-/* The region is plain memory in the header; every access here is atomic. */
-static uint64_t word_load(const uint64_t *word) { return __atomic_load_n(word, __ATOMIC_SEQ_CST); }
 static void word_store(uint64_t *word, uint64_t value) { __atomic_store_n(word, value, __ATOMIC_RELEASE); }
-static bool word_swap(uint64_t *word, uint64_t expected, uint64_t value)
-{
-    return __atomic_compare_exchange_n(word, &expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
-}
 
 static uint64_t bytes_of(uint64_t word) { return word & TENFOLD_BYTES_MASK; }
 static uint64_t tag_of(uint64_t word) { return word & ~TENFOLD_BYTES_MASK; }
@@ -55,9 +50,9 @@ static void help(struct tenfold_state *state, uint64_t word, uint32_t phase)
     uint32_t slot = (uint32_t)(word >> TENFOLD_TAG_SLOT_SHIFT) & (TENFOLD_SLOTS_MAX - 1);
     uint32_t lane = (uint32_t)(word >> TENFOLD_TAG_LANE_SHIFT) & (TENFOLD_LANES_MAX - 1);
     uint64_t *journal = &state->slots[slot].lanes[lane];
-    uint64_t entry = word_load(journal);
+    uint64_t entry = tf_word_load(journal);
     if (lane_sequence(entry) == word >> TENFOLD_TAG_SEQUENCE_SHIFT && lane_phase(entry) != TENFOLD_LANE_IDLE && lane_phase(entry) < phase)
-        word_swap(journal, entry, with_phase(entry, phase));
+        tf_word_swap(journal, entry, with_phase(entry, phase));
 }
 
 /* New bytes of a word after the operation, or false when the limit forbids it. */
@@ -78,11 +73,11 @@ static bool apply(uint64_t used_bytes, uint64_t entry, uint64_t limit_bytes, uin
 static bool put(struct tenfold_state *state, uint64_t *word, uint64_t own_tag, uint64_t entry, uint64_t limit_bytes, uint32_t phase)
 {
     for (;;) {
-        uint64_t before = word_load(word), bytes;
+        uint64_t before = tf_word_load(word), bytes;
         help(state, before, phase);
         if (!apply(bytes_of(before), entry, limit_bytes, &bytes))
             return false;
-        if (word_swap(word, before, bytes | own_tag))
+        if (tf_word_swap(word, before, bytes | own_tag))
             return true;
     }
 }
@@ -90,8 +85,8 @@ static bool put(struct tenfold_state *state, uint64_t *word, uint64_t own_tag, u
 /* The next sequence number, skipping one that an old operation of this lane has left in a word that nobody changed since. */
 static uint64_t fresh_sequence(const struct tenfold_state *state, uint32_t slot, uint32_t lane, uint32_t gpu)
 {
-    uint64_t sequence = lane_sequence(word_load(&state->slots[slot].lanes[lane]));
-    uint64_t card_tag = tag_of(word_load(&state->gpus[gpu].used)), slot_tag = tag_of(word_load(&state->slots[slot].used[gpu]));
+    uint64_t sequence = lane_sequence(tf_word_load(&state->slots[slot].lanes[lane]));
+    uint64_t card_tag = tag_of(tf_word_load(&state->gpus[gpu].used)), slot_tag = tag_of(tf_word_load(&state->slots[slot].used[gpu]));
     do
         sequence = sequence % SEQUENCE_MAX + 1;
     while (tag(slot, lane, sequence) == card_tag || tag(slot, lane, sequence) == slot_tag);
@@ -198,20 +193,20 @@ void tf_account_release(struct tenfold_state *state, uint32_t slot, uint32_t gpu
 
 uint64_t tf_account_used(const struct tenfold_state *state, uint32_t gpu)
 {
-    return bytes_of(word_load(&state->gpus[gpu].used));
+    return bytes_of(tf_word_load(&state->gpus[gpu].used));
 }
 
 uint64_t tf_account_slot_used(const struct tenfold_state *state, uint32_t slot, uint32_t gpu)
 {
-    return bytes_of(word_load(&state->slots[slot].used[gpu]));
+    return bytes_of(tf_word_load(&state->slots[slot].used[gpu]));
 }
 
-uint64_t tf_account_word(const struct tenfold_state *state, uint32_t slot, uint32_t gpu) { return word_load(&state->slots[slot].used[gpu]); }
+uint64_t tf_account_word(const struct tenfold_state *state, uint32_t slot, uint32_t gpu) { return tf_word_load(&state->slots[slot].used[gpu]); }
 
 bool tf_account_is_quiet(const struct tenfold_state *state, uint32_t slot, uint32_t gpu, uint64_t word)
 {
     for (uint32_t lane = 0; lane < TENFOLD_LANES_MAX; lane++)
-        if (lane_phase(word_load(&state->slots[slot].lanes[lane])) != TENFOLD_LANE_IDLE)
+        if (lane_phase(tf_word_load(&state->slots[slot].lanes[lane])) != TENFOLD_LANE_IDLE)
             return false;
     return tf_account_word(state, slot, gpu) == word;
 }
@@ -219,7 +214,7 @@ bool tf_account_is_quiet(const struct tenfold_state *state, uint32_t slot, uint3
 /* Did the dead process's operation reach `word`? Whoever replaced the word marked the lane before, so the order of reads decides. */
 static bool has_reached(const uint64_t *word, uint64_t own_tag, const uint64_t *journal, uint32_t phase)
 {
-    return tag_of(word_load(word)) == own_tag || lane_phase(word_load(journal)) >= phase;
+    return tag_of(tf_word_load(word)) == own_tag || lane_phase(tf_word_load(journal)) >= phase;
 }
 
 /* Brings one lane of a dead process to idle: an operation that reached the card is completed in the slot, any other is forgotten. */
@@ -227,7 +222,7 @@ static void settle_lane(struct tenfold_state *state, uint32_t slot, uint32_t lan
 {
     struct tenfold_slot *dead = &state->slots[slot];
     uint64_t *journal = &dead->lanes[lane];
-    uint64_t entry = word_load(journal);
+    uint64_t entry = tf_word_load(journal);
     uint32_t gpu = lane_gpu(entry);
     uint64_t own_tag = tag(slot, lane, lane_sequence(entry));
     uint64_t idle = lane_sequence(entry) << TENFOLD_LANE_SEQUENCE_SHIFT;

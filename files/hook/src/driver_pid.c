@@ -9,13 +9,14 @@
 #include "account.h"
 #include "clock.h"
 #include "device.h"
+#include "memory.h"
 #include "overhead.h"
 #include "probe.h"
+#include "slots.h"
 
 #include <string.h>
 
 enum { PROBES_MAX = 40, PASSIVE_LOOKS = 3, MATCHES = 3, BLOCKS_MOST = 16, BLOCKS_LEAST = 2, PROOF_BITS = 12 };
-#define BLOCK_BYTES (2ull << 20) /* what NVML's usage moves by */
 #define ROOM_FACTOR 2            /* of a probe's size must be left below the limit */
 #define CARD_FREE_BYTES (256ull << 20) /* and so much of the card besides: other containers have their quotas, too */
 
@@ -63,13 +64,7 @@ static bool found(struct tf_container *container, uint32_t pid)
 /* Does a living sibling say that it is this one? */
 static bool is_claimed(const struct tf_container *container, uint32_t pid)
 {
-    const struct tenfold_state *state = container->state;
-    uint64_t slots = __atomic_load_n(&state->slots_high_water, __ATOMIC_RELAXED);
-    for (uint64_t slot = 0; slot < slots && slot < TENFOLD_SLOTS_MAX; slot++)
-        if (slot != container->slot && (__atomic_load_n(&state->slots[slot].identity, __ATOMIC_RELAXED) & 3u) == TENFOLD_SLOT_LIVE
-            && __atomic_load_n(&state->slots[slot].driver_pid, __ATOMIC_RELAXED) == pid)
-            return true;
-    return false;
+    return tf_slots_claim(container->state, pid, container->slot);
 }
 
 static void drop_claimed(const struct tf_container *container, struct tf_nvml_list *list)
@@ -114,7 +109,7 @@ static bool look(struct tf_container *container, int gpu, uint64_t own_bytes, co
     int64_t change = (int64_t)(own_bytes - passive.own_bytes);
     if (change == 0)
         return false;
-    if (change % (int64_t)BLOCK_BYTES != 0) /* small blocks share what they come from: nobody follows exactly */
+    if (change % (int64_t)TF_BLOCK_BYTES != 0) /* small blocks share what they come from: nobody follows exactly */
         return start_over(gpu, own_bytes, now);
     keep_followers(&passive.candidates, &passive.before, now, change);
     if (passive.candidates.count == 0)
@@ -180,7 +175,7 @@ static uint32_t most_blocks(struct tf_container *container, const struct tf_nvml
     uint64_t limit_bytes = atomic_load_explicit(&container->quotas[gpu].memory_limit_bytes, memory_order_relaxed);
     uint64_t used_bytes = tf_account_used(container->state, (uint32_t)gpu);
     uint64_t room_bytes = !limit_bytes ? UINT64_MAX : used_bytes < limit_bytes ? limit_bytes - used_bytes : 0;
-    uint64_t blocks = room_bytes / (ROOM_FACTOR * BLOCK_BYTES);
+    uint64_t blocks = room_bytes / (ROOM_FACTOR * TF_BLOCK_BYTES);
     if (blocks < BLOCKS_LEAST || !has_card_room(container, nvml, gpu))
         return 0;
     return blocks < BLOCKS_MOST ? (uint32_t)blocks : BLOCKS_MOST;
@@ -216,7 +211,7 @@ static bool probe(struct tf_container *container, const struct tf_cuda *cuda, co
     random_state ^= began ^ (uint64_t)container->self.pid << 20;
     for (int round = 0; round < rounds_of(most) && is_done && candidates->count; round++)
         is_done = tf_now_ns() - began < TF_PROBE_MAX_NS / 4
-            && look_charged(container, cuda, nvml, gpu, ordinal, (1 + random_below(most)) * BLOCK_BYTES, candidates);
+            && look_charged(container, cuda, nvml, gpu, ordinal, (1 + random_below(most)) * TF_BLOCK_BYTES, candidates);
     tf_probe_end(container->state, (uint32_t)gpu, word);
     /* not exactly one: the program allocates at the same time, or another tenant plays the same game: next time */
     if (!is_done || candidates->count != 1)

@@ -227,9 +227,7 @@ static void wait_for_credit(struct tf_container *container, int gpu, const struc
 static void begin_stretch(struct tf_launch *launch)
 {
     struct card *card = &cards[launch->gpu];
-    CUcontext context = NULL;
-    if (launch->cuda->cuCtxGetCurrent(&context) != CUDA_SUCCESS)
-        context = NULL;
+    CUcontext context = launch->context;
     tf_overhead_notice(launch->container, launch->gpu);
     tf_lock_acquire(&card->lock);
     drop_open(card, launch->cuda);
@@ -269,8 +267,7 @@ void tf_launch_begin(struct tf_launch *launch, struct tf_container *container, c
     launch->stream = stream;
     launch->gpu = -1;
     launch->ticket.flags = 0;
-    CUcontext context;
-    int gpu = tf_device_of_context(container, cuda, &context);
+    int gpu = tf_device_of_context(container, cuda, &launch->context);
     if (gpu < 0 || tf_is_nested() || is_capturing(cuda, stream) || tf_helper_has_ended())
         return;
     uint32_t limit_percent = atomic_load_explicit(&container->quotas[gpu].core_limit_percent, memory_order_relaxed);

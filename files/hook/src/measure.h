@@ -48,6 +48,7 @@ struct tf_launch {
     struct tf_container *container;
     const struct tf_cuda *cuda;
     struct tf_stream stream;
+    CUcontext context; /* the current one; NULL: none */
     struct tf_limit_ticket ticket;
     int gpu; /* negative: neither gated nor measured */
 };

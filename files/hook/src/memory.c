@@ -18,7 +18,6 @@
 /* How the driver cuts memory: small allocations share blocks of 2 MiB in steps of 512 bytes, larger ones get blocks of their own.
  * Source: granularity that cuMemGetAllocationGranularity reports, and the step that NVML shows for cuMemAlloc. */
 #define GRANULE_BYTES 512ull
-#define BLOCK_BYTES (2ull << 20)
 #define SMALL_BYTES (1ull << 20)
 
 enum { VIEW_REAP_MS = 100 };
@@ -28,7 +27,7 @@ static uint64_t round_up(uint64_t bytes, uint64_t step)
     return bytes > UINT64_MAX - step ? UINT64_MAX : (bytes + step - 1) / step * step;
 }
 
-uint64_t tf_memory_rounded(uint64_t bytes) { return round_up(bytes, bytes < SMALL_BYTES ? GRANULE_BYTES : BLOCK_BYTES); }
+uint64_t tf_memory_rounded(uint64_t bytes) { return round_up(bytes, bytes < SMALL_BYTES ? GRANULE_BYTES : TF_BLOCK_BYTES); }
 
 static int charge(struct tf_container *container, int gpu, uint64_t bytes)
 {

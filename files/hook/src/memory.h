@@ -20,6 +20,8 @@ struct tf_reservation {
     bool is_blind; /* the driver did not say which card: it must not succeed, see tf_memory_keep() */
 };
 
+#define TF_BLOCK_BYTES (2ull << 20) /* what the driver takes of the card at a time; small allocations share one */
+
 /* What the driver takes for one allocation of this size: multiples of 512 bytes below 1 MiB, of 2 MiB from there.
  * UINT64_MAX when it does not fit 64 bits. */
 uint64_t tf_memory_rounded(uint64_t bytes);

@@ -5,6 +5,7 @@
 
 #include "driver_pid.h"
 #include "nvml_client.h"
+#include "slots.h"
 
 #include <string.h>
 #include <time.h>
@@ -41,17 +42,6 @@ static uint64_t period_ns(const struct card *card) { return card->readings < FIR
 
 /* --- what did we do? ---------------------------------------------------------------------------------------------------------------- */
 
-static bool is_ours(const struct tf_container *container, unsigned int pid)
-{
-    const struct tenfold_state *state = container->state;
-    uint64_t slots = __atomic_load_n(&state->slots_high_water, __ATOMIC_RELAXED);
-    for (uint64_t slot = 0; slot < slots && slot < TENFOLD_SLOTS_MAX; slot++)
-        if ((__atomic_load_n(&state->slots[slot].identity, __ATOMIC_RELAXED) & 3u) == TENFOLD_SLOT_LIVE
-            && __atomic_load_n(&state->slots[slot].driver_pid, __ATOMIC_RELAXED) == pid)
-            return true;
-    return false;
-}
-
 struct reading {
     uint64_t newest_us;
     double own_percent; /* half a percent is what NVML cuts off */
@@ -79,7 +69,7 @@ static bool read_utilisation(struct tf_container *container, const struct tf_nvm
             reading.newest_us = sample->time_us;
         if (!sample->sm_percent)
             continue;
-        if (is_ours(container, sample->pid))
+        if (tf_slots_claim(container->state, sample->pid, TENFOLD_SLOTS_MAX))
             reading.own_percent += sample->sm_percent + 0.5;
         else
             reading.others_work = true;

@@ -35,8 +35,7 @@ static void before_fork(void)
     const struct timespec nap = {.tv_nsec = FORK_NAP_NS};
     has_fork_lock = false;
     for (int tries = 0; tries < FORK_TRIES && !has_fork_lock && !is_inside; tries++) {
-        uint32_t free_word = 0;
-        has_fork_lock = atomic_compare_exchange_strong(&lock.word, &free_word, 1);
+        has_fork_lock = tf_lock_try(&lock);
         if (!has_fork_lock)
             nanosleep(&nap, NULL);
     }

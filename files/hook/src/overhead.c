@@ -11,6 +11,7 @@
 #include "clock.h"
 #include "driver_pid.h"
 #include "helper.h"
+#include "memory.h"
 #include "nvml_client.h"
 #include "pools.h"
 #include "sync.h"
@@ -26,7 +27,6 @@
 #define AGREE_BUSY_NS 50000l             /* the same where a program is at work, or waits */
 #define AGREE_LESS_NS 10000000l          /* the same before anything is given back: an allocation in flight looks like less overhead */
 #define PATIENCE_NS 50000000ull          /* of a refusal, with another thread's measurement */
-#define BLOCK_BYTES (2ull << 20)
 
 enum { CHARGE_TRIES = 8, STANDSTILLS_MAX = 2, SHARE_OF_LOOKING = 4 };
 
@@ -69,14 +69,10 @@ static void nap(long ns)
 
 static bool lock_within(struct tf_lock *lock, uint64_t patience_ns)
 {
-    for (uint64_t began = tf_now_ns();;) {
-        uint32_t free_word = 0;
-        if (atomic_compare_exchange_strong(&lock->word, &free_word, 1))
-            return true;
+    for (uint64_t began = tf_now_ns(); !tf_lock_try(lock); nap(AGREE_NS / 10))
         if (tf_now_ns() - began > patience_ns)
             return false;
-        nap(AGREE_NS / 10);
-    }
+    return true;
 }
 
 static uint64_t reserve_of(struct tf_container *container, int gpu)
@@ -195,7 +191,7 @@ static bool read_twice(struct tf_container *container, const struct tf_nvml *nvm
 static bool is_somebody_else(struct card *card, const struct reading *reading)
 {
     uint64_t change = reading->own_bytes > card->last_own_bytes ? reading->own_bytes - card->last_own_bytes : card->last_own_bytes - reading->own_bytes;
-    if (change >= BLOCK_BYTES && !atomic_load(&has_managed) && !tf_pools_are_any()) /* either of which moves one book alone */
+    if (change >= TF_BLOCK_BYTES && !atomic_load(&has_managed) && !tf_pools_are_any()) /* either of which moves one book alone */
         card->standstills = reading->bytes == card->last_bytes ? card->standstills + 1 : 0;
     card->last_bytes = reading->bytes;
     card->last_own_bytes = reading->own_bytes;

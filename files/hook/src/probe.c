@@ -2,42 +2,36 @@
 #include "probe.h"
 
 #include "clock.h"
+#include "words.h"
 
 #include <time.h>
 
 #define NAP_NS 50000l
 #define ACTIVE_BIT 1ull
 
-static uint64_t load(const uint64_t *word) { return __atomic_load_n(word, __ATOMIC_SEQ_CST); }
-
-static bool swap(uint64_t *word, uint64_t expected, uint64_t value)
-{
-    return __atomic_compare_exchange_n(word, &expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
-}
-
 /* A time beyond the longest probe was never written by one. */
 static bool is_active(uint64_t word, uint64_t now) { return (word & ACTIVE_BIT) && word > now && word - now <= TF_PROBE_MAX_NS + ACTIVE_BIT; }
 
 bool tf_probe_begin(struct tenfold_state *state, uint32_t gpu, uint64_t now, uint64_t *ret_word)
 {
-    uint64_t before = load(&state->gpus[gpu].probe), word = (now + TF_PROBE_MAX_NS) | ACTIVE_BIT;
+    uint64_t before = tf_word_load(&state->gpus[gpu].probe), word = (now + TF_PROBE_MAX_NS) | ACTIVE_BIT;
     if (is_active(before, now) || word == before)
         return false;
     *ret_word = word;
-    return swap(&state->gpus[gpu].probe, before, word);
+    return tf_word_swap(&state->gpus[gpu].probe, before, word);
 }
 
-void tf_probe_end(struct tenfold_state *state, uint32_t gpu, uint64_t word) { swap(&state->gpus[gpu].probe, word, word & ~ACTIVE_BIT); }
+void tf_probe_end(struct tenfold_state *state, uint32_t gpu, uint64_t word) { tf_word_swap(&state->gpus[gpu].probe, word, word & ~ACTIVE_BIT); }
 
-uint64_t tf_probe_seen(const struct tenfold_state *state, uint32_t gpu) { return load(&state->gpus[gpu].probe); }
+uint64_t tf_probe_seen(const struct tenfold_state *state, uint32_t gpu) { return tf_word_load(&state->gpus[gpu].probe); }
 
 bool tf_probe_overlapped(const struct tenfold_state *state, uint32_t gpu, uint64_t seen)
 {
     const struct timespec nap = {.tv_nsec = NAP_NS};
-    uint64_t word = load(&state->gpus[gpu].probe), began = tf_now_ns();
+    uint64_t word = tf_word_load(&state->gpus[gpu].probe), began = tf_now_ns();
     for (uint64_t now = began; is_active(word, now) && now - began <= TF_PROBE_MAX_NS; now = tf_now_ns()) {
         nanosleep(&nap, NULL);
-        word = load(&state->gpus[gpu].probe);
+        word = tf_word_load(&state->gpus[gpu].probe);
     }
     return word != seen;
 }

@@ -10,6 +10,7 @@
 
 #include "account.h"
 #include "clock.h"
+#include "words.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -30,23 +31,17 @@ static uint64_t identity_word(const struct tf_identity *identity, uint64_t slot_
         | (identity->pid_namespace & NAMESPACE_MASK) << NAMESPACE_SHIFT;
 }
 
-static uint64_t load(const uint64_t *word) { return __atomic_load_n(word, __ATOMIC_SEQ_CST); }
-static bool swap(uint64_t *word, uint64_t expected, uint64_t value)
-{
-    return __atomic_compare_exchange_n(word, &expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
-}
-
 static uint32_t high_water(const struct tenfold_state *state)
 {
-    uint64_t slots = load(&state->slots_high_water);
+    uint64_t slots = tf_word_load(&state->slots_high_water);
     return slots > TENFOLD_SLOTS_MAX ? TENFOLD_SLOTS_MAX : (uint32_t)slots;
 }
 
 static void raise_high_water(struct tenfold_state *state, uint64_t slots)
 {
-    uint64_t seen = load(&state->slots_high_water);
-    while (seen < slots && !swap(&state->slots_high_water, seen, slots))
-        seen = load(&state->slots_high_water);
+    uint64_t seen = tf_word_load(&state->slots_high_water);
+    while (seen < slots && !tf_word_swap(&state->slots_high_water, seen, slots))
+        seen = tf_word_load(&state->slots_high_water);
 }
 
 /* --- is it dead? ---------------------------------------------------------------------------------------------------------------- */
@@ -104,11 +99,11 @@ static void clear_facts(struct tenfold_slot *slot)
 static void reap_slot(struct tenfold_state *state, uint32_t slot, uint64_t word, const struct tf_identity *self)
 {
     uint64_t reaping = identity_word(self, TENFOLD_SLOT_REAPING);
-    if (!swap(&state->slots[slot].identity, word, reaping))
+    if (!tf_word_swap(&state->slots[slot].identity, word, reaping))
         return;
     tf_account_reap(state, slot);
     clear_facts(&state->slots[slot]);
-    if (swap(&state->slots[slot].identity, reaping, TENFOLD_SLOT_FREE))
+    if (tf_word_swap(&state->slots[slot].identity, reaping, TENFOLD_SLOT_FREE))
         __atomic_fetch_add(&state->reaped, 1, __ATOMIC_RELAXED);
 }
 
@@ -118,7 +113,7 @@ uint32_t tf_slots_reap(struct tenfold_state *state, const struct tf_identity *se
     const char *key = may_look_closer() && tf_process_mapping_key(state, mapping_key) ? mapping_key : NULL;
     uint32_t found = 0;
     for (uint32_t slot = 0; slot < high_water(state); slot++) {
-        uint64_t word = load(&state->slots[slot].identity);
+        uint64_t word = tf_word_load(&state->slots[slot].identity);
         if (word != TENFOLD_SLOT_FREE && is_holder_dead(word, slot, self, key)) {
             reap_slot(state, slot, word, self);
             found++;
@@ -132,7 +127,7 @@ static void reap_former_self(struct tenfold_state *state, const struct tf_identi
 {
     uint64_t live = identity_word(self, TENFOLD_SLOT_LIVE), reaping = identity_word(self, TENFOLD_SLOT_REAPING);
     for (uint32_t slot = 0; slot < high_water(state); slot++) {
-        uint64_t word = load(&state->slots[slot].identity);
+        uint64_t word = tf_word_load(&state->slots[slot].identity);
         if (word == live || word == reaping)
             reap_slot(state, slot, word, self);
     }
@@ -142,8 +137,8 @@ static bool take_free_slot(struct tenfold_state *state, const struct tf_identity
 {
     for (uint32_t slot = 0; slot < TENFOLD_SLOTS_MAX; slot++) {
         struct tenfold_slot *candidate = &state->slots[slot];
-        if (load(&candidate->identity) != TENFOLD_SLOT_FREE
-            || !swap(&candidate->identity, TENFOLD_SLOT_FREE, identity_word(self, TENFOLD_SLOT_LIVE)))
+        if (tf_word_load(&candidate->identity) != TENFOLD_SLOT_FREE
+            || !tf_word_swap(&candidate->identity, TENFOLD_SLOT_FREE, identity_word(self, TENFOLD_SLOT_LIVE)))
             continue;
         raise_high_water(state, slot + 1);
         lock_slot(self, slot);
@@ -165,4 +160,13 @@ int tf_slots_attach(struct tenfold_state *state, const struct tf_identity *self,
         return 0;
     tf_slots_reap(state, self);
     return take_free_slot(state, self, ret_slot) ? 0 : -ENOSPC;
+}
+
+bool tf_slots_claim(const struct tenfold_state *state, uint64_t driver_pid, uint32_t except)
+{
+    for (uint32_t slot = 0; slot < high_water(state); slot++)
+        if (slot != except && (__atomic_load_n(&state->slots[slot].identity, __ATOMIC_RELAXED) & 3u) == TENFOLD_SLOT_LIVE
+            && __atomic_load_n(&state->slots[slot].driver_pid, __ATOMIC_RELAXED) == driver_pid)
+            return true;
+    return false;
 }

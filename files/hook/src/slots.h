@@ -8,6 +8,7 @@
 #include "process.h"
 #include "tenfold_region.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* Takes a slot for this process. 0, or -ENOSPC: all slots belong to living processes. */
@@ -16,5 +17,8 @@ int tf_slots_attach(struct tenfold_state *state, const struct tf_identity *self,
 /* Gives back what dead processes of our pid namespace hold; returns how many were found. Ten times a second at most it also looks closer
  * at those that live but have lost their lock: another process under the same pid, or another program in the same process. */
 uint32_t tf_slots_reap(struct tenfold_state *state, const struct tf_identity *self);
+
+/* Does a living process of the container, other than that of slot `except` (TENFOLD_SLOTS_MAX: none), say that NVML calls it `driver_pid`? */
+bool tf_slots_claim(const struct tenfold_state *state, uint64_t driver_pid, uint32_t except);
 
 #endif

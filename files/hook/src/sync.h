@@ -23,10 +23,16 @@ struct tf_lock {
     _Atomic uint32_t word;
 };
 
+static inline bool tf_lock_try(struct tf_lock *lock)
+{
+    uint32_t free = 0;
+    return atomic_compare_exchange_strong_explicit(&lock->word, &free, 1, memory_order_acquire, memory_order_relaxed);
+}
+
 static inline void tf_lock_acquire(struct tf_lock *lock)
 {
-    uint32_t expected = 0;
-    if (TF_LIKELY(atomic_compare_exchange_strong_explicit(&lock->word, &expected, 1, memory_order_acquire, memory_order_relaxed)))
+    uint32_t expected;
+    if (TF_LIKELY(tf_lock_try(lock)))
         return;
     for (int spin = 0; spin < 100; spin++) {
         expected = 0;
