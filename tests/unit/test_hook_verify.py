@@ -111,18 +111,22 @@ class TestThePageWriter:
         assert words.startswith("libtenfold_page.so beside the hook | cannot read")
 
     def test_one_that_writes_nothing_fails(self, folder: Path) -> None:
-        self.compile(folder, FUNCTION.format("abi", 1) + FUNCTION.format("create", 0) + FUNCTION.format("write", 0))
+        self.compile(
+            folder, FUNCTION.format("abi", 1) + FUNCTION.format("create", 0) + FUNCTION.format("tell_busy", 0) + FUNCTION.format("write", 0)
+        )
         [(name, words)] = failures(folder).items()
         assert name == "page writer: call"
         assert "is no file of a slot" in words
 
     def test_one_of_another_abi_fails_with_both_numbers(self, folder: Path) -> None:
-        self.compile(folder, FUNCTION.format("abi", 2) + FUNCTION.format("create", 0) + FUNCTION.format("write", 0))
+        self.compile(
+            folder, FUNCTION.format("abi", 2) + FUNCTION.format("create", 0) + FUNCTION.format("tell_busy", 0) + FUNCTION.format("write", 0)
+        )
         [words] = failures(folder).values()
         assert "writes pages of ABI 2, expected 1" in words
 
     def test_one_symbol_too_few_is_named(self, folder: Path) -> None:
-        self.compile(folder, FUNCTION.format("abi", 1) + FUNCTION.format("create", 0))
+        self.compile(folder, FUNCTION.format("abi", 1) + FUNCTION.format("create", 0) + FUNCTION.format("tell_busy", 0))
         seen = failures(folder)
         assert seen["page writer: missing symbols"] == "none | tenfold_page_write"
         assert "is no page writer of this version" in seen["page writer: call"]

@@ -45,6 +45,15 @@ region.write_config(sys.argv[1], [region.GpuQuota(sys.argv[3], 1 << 30, 99)], li
 """
 
 
+TELL = """
+import sys
+from pathlib import Path
+from tenfold import region
+problems = region.tell_busy({sys.argv[1]: [region.BusyWindow(sys.argv[3], 100, 200, 50)]}, library=Path(sys.argv[2]))
+assert not problems, problems
+"""
+
+
 def quota(cores: int) -> region.GpuQuota:
     return region.GpuQuota(CARD, 8 << 30, cores)
 
@@ -93,14 +102,25 @@ class TestDeath:
         assert self.write(slot, page_library, deadly, 2, 0) == 0
         assert region.read_config(slot).gpus[0].core_limit_percent == 99
 
-    def write(self, slot: Path, page_library: Path, deadly: Path, at: int, after_bytes: int) -> int:
+    @pytest.mark.parametrize("after_bytes", [0, 1, 8, 24, 40])
+    def test_one_that_is_killed_telling_gpu_time_tells_nothing_and_spoils_nothing(
+        self, slot: Path, page_library: Path, deadly: Path, after_bytes: int
+    ) -> None:
+        page = region.read_config(slot)
+        assert self.write(slot, page_library, deadly, 0, after_bytes, TELL) == -signal.SIGKILL
+        assert region.read_busy(slot) == {}
+        assert region.read_config(slot) == page
+        assert self.write(slot, page_library, deadly, 1, 0, TELL) == 0
+        assert region.read_busy(slot) == {CARD: region.BusyWindow(CARD, 100, 200, 50)}
+
+    def write(self, slot: Path, page_library: Path, deadly: Path, at: int, after_bytes: int, program: str = WRITE) -> int:
         environment = {
             "PYTHONPATH": str(ROOT / "plugins" / "module_utils"),
             "LD_PRELOAD": str(deadly),
             "DIE_AT": str(at),
             "DIE_BYTES": str(after_bytes),
         }
-        command = [sys.executable, "-S", "-c", WRITE, str(slot), str(page_library), CARD]
+        command = [sys.executable, "-S", "-c", program, str(slot), str(page_library), CARD]
         return subprocess.run(command, env=environment, timeout=30, check=False).returncode
 
 
@@ -147,7 +167,7 @@ class TestTheLibrary:
         ("code", "message"),
         [
             (
-                "int tenfold_page_abi(void) { return 9; } int tenfold_page_create; int tenfold_page_write;",
+                "int tenfold_page_abi(void) { return 9; } int tenfold_page_create; int tenfold_page_tell_busy; int tenfold_page_write;",
                 "writes pages of ABI 9, expected 1",
             ),
             ("int tenfold_page_abi(void) { return 1; }", "is no page writer of this version"),

@@ -73,6 +73,14 @@ LAYOUT = {
     "priority mode": (region.MODES.index("priority"), "TENFOLD_MODE_PRIORITY"),
     "pressures": (region.PRESSURES.index("equal"), "TENFOLD_PRESSURE_EQUAL"),
     "higher": (region.PRESSURES.index("higher"), "TENFOLD_PRESSURE_HIGHER"),
+    "BUSY_OFFSET": (region.BUSY_OFFSET, "TENFOLD_BUSY_OFFSET"),
+    "BUSY_WINDOWS": (region.BUSY_WINDOWS, "TENFOLD_BUSY_WINDOWS"),
+    "BUSY_WINDOW.size": (region.BUSY_WINDOW.size, "sizeof(struct tenfold_busy_window)"),
+    "busy.checksum": (0, "offsetof(struct tenfold_busy_window, checksum)"),
+    "busy.uuid": (8, "offsetof(struct tenfold_busy_window, uuid)"),
+    "busy.from_ns": (24, "offsetof(struct tenfold_busy_window, from_ns)"),
+    "busy.to_ns": (32, "offsetof(struct tenfold_busy_window, to_ns)"),
+    "busy.busy_ns": (40, "offsetof(struct tenfold_busy_window, busy_ns)"),
     "GPU_STATE_STRIDE": (region.GPU_STATE_STRIDE, "sizeof(struct tenfold_gpu_state)"),
     "state.counters": (region.HEADER_BYTES, "offsetof(struct tenfold_state, slots_high_water)"),
     "state.open_fallbacks": (region.HEADER_BYTES + 8, "offsetof(struct tenfold_state, open_fallbacks)"),
@@ -273,6 +281,81 @@ class TestChanging:
         assert region.read_generation(tmp_path) == 2
         with pytest.raises(RegionError, match="cannot open"):
             region.read_generation(tmp_path / "none")
+
+
+class TestTheHostsWordOnGpuTime:
+    A, B = region.BusyWindow(UUID_A, 10**18, 10**18 + 10**9, 3 * 10**8), region.BusyWindow(UUID_B, 5, 7, 2)
+
+    @pytest.fixture
+    def slot(self, tmp_path: Path) -> Path:
+        region.create_slot(tmp_path / "slot", [quota(UUID_A), quota(UUID_B)])
+        return tmp_path / "slot"
+
+    def tell(self, slot: Path, *windows: region.BusyWindow) -> dict[str, str]:
+        return region.tell_busy({str(slot): windows})
+
+    def test_a_page_that_nobody_told_anything_tells_nothing(self, slot: Path) -> None:
+        assert region.read_busy(slot) == {}
+
+    def test_what_is_told_is_read_and_no_generation_changes(self, slot: Path) -> None:
+        before = region.read_config(slot)
+        assert self.tell(slot, self.A, self.B) == {}
+        assert region.read_busy(slot) == {UUID_A: self.A, UUID_B: self.B}
+        later = replace(self.A, from_ns=self.A.to_ns, to_ns=self.A.to_ns + 10**9, busy_ns=0)
+        self.tell(slot, later)
+        assert region.read_busy(slot) == {UUID_A: later, UUID_B: self.B}
+        assert region.read_config(slot) == before
+
+    def test_it_survives_new_pages_and_another_order_of_cards(self, slot: Path) -> None:
+        self.tell(slot, self.A, self.B)
+        region.write_config(slot, [quota(UUID_B), quota(UUID_A)])
+        region.write_config(slot, [quota(UUID_B, cores=5), quota(UUID_A)])
+        assert region.read_busy(slot) == {UUID_A: self.A, UUID_B: self.B}
+        region.write_config(slot, [quota(UUID_B)])
+        assert region.read_busy(slot) == {UUID_B: self.B}
+
+    def test_of_two_entries_of_one_card_the_newest_counts(self, slot: Path) -> None:
+        self.tell(slot, replace(self.A, from_ns=self.A.to_ns, to_ns=self.A.to_ns + 10**9))
+        newest = region.read_busy(slot)[UUID_A]
+        entry = (slot / "config").read_bytes()[region.BUSY_OFFSET :][: region.BUSY_WINDOW.size]
+        self.tell(slot, self.A)
+        with (slot / "config").open("r+b") as stream:
+            os.pwrite(stream.fileno(), entry, region.BUSY_OFFSET + 9 * region.BUSY_WINDOW.size)
+        assert region.read_busy(slot)[UUID_A] == newest
+
+    @pytest.mark.parametrize("bit", [0, 63, 64, 191, 192, 256, 320, 511])
+    def test_a_torn_entry_tells_nothing_and_the_next_word_mends_it(self, slot: Path, bit: int) -> None:
+        self.tell(slot, self.A, self.B)
+        with (slot / "config").open("r+b") as stream:
+            offset = region.BUSY_OFFSET + bit // 8
+            os.pwrite(stream.fileno(), bytes([os.pread(stream.fileno(), 1, offset)[0] ^ 1 << bit % 8]), offset)
+        assert region.read_busy(slot) == {UUID_B: self.B}
+        self.tell(slot, self.A)
+        assert region.read_busy(slot) == {UUID_A: self.A, UUID_B: self.B}
+
+    def test_cards_that_the_slot_had_once_make_room(self, slot: Path) -> None:
+        for number in range(40):
+            self.tell(slot, replace(self.A, uuid=f"GPU-{number:08x}-0000-0000-0000-000000000000", to_ns=self.A.to_ns + number))
+        newest = replace(self.B, from_ns=2 * 10**18, to_ns=2 * 10**18 + 1, busy_ns=1)
+        self.tell(slot, newest)
+        assert region.read_busy(slot) == {UUID_B: newest}
+        assert region.read_config(slot).gpus == [quota(UUID_A), quota(UUID_B)]
+
+    @pytest.mark.parametrize("wrong", [{"to_ns": 10**18}, {"busy_ns": 10**9 + 1}])
+    def test_a_window_that_makes_no_sense_is_refused(self, slot: Path, wrong: dict[str, int]) -> None:
+        assert list(self.tell(slot, replace(self.A, **wrong))) == [str(slot)]  # type: ignore[arg-type]
+        assert region.read_busy(slot) == {}
+
+    def test_a_slot_that_is_gone_or_damaged_is_named_and_the_others_are_told(self, slot: Path, tmp_path: Path) -> None:
+        damaged = tmp_path / "damaged"
+        region.create_slot(damaged, [quota()])
+        (damaged / "config").write_bytes(bytes(region.CONFIG_BYTES))
+        problems = region.tell_busy({str(tmp_path / "gone"): [self.A], str(damaged): [self.A], str(slot): [self.A]})
+        assert "No such file" in problems.pop(str(tmp_path / "gone"))
+        assert "Protocol error" in problems.pop(str(damaged))
+        assert problems == {}
+        assert (damaged / "config").read_bytes() == bytes(region.CONFIG_BYTES)
+        assert region.read_busy(slot) == {UUID_A: self.A}
 
 
 class TestTheState:

@@ -100,6 +100,22 @@ struct tenfold_config_copy {
 #define TENFOLD_CONFIG_COPY_OFFSET(index) (4096u + (index) * TENFOLD_CONFIG_COPY_STRIDE)
 #define TENFOLD_CONFIG_BYTES 12288u
 
+/* GPU time of all processes of the container between two of NVML's samples, as the host has seen it. Between the header and the copies, in
+ * entries that belong to no card: the newest sound one with the card's UUID counts, so that no order of cards can mislead. It is no part of a
+ * generation: a word a second must not make every program read its quota again. The checksum is FNV-1a (64 bits) over the entry with
+ * `checksum` taken as zero; what fails it (zeros, half a write) tells nothing. */
+struct tenfold_busy_window {
+    uint64_t checksum;
+    unsigned char uuid[16]; /* the 32 hex digits of the card's UUID */
+    uint64_t from_ns;       /* CLOCK_MONOTONIC */
+    uint64_t to_ns;
+    uint64_t busy_ns; /* at most the window's length */
+    uint64_t reserved[2];
+};
+
+#define TENFOLD_BUSY_OFFSET 1024u
+#define TENFOLD_BUSY_WINDOWS 16u /* as many as cards */
+
 /* Per card, shared by all processes of the container. The order of cards is the configuration page's at creation. */
 struct tenfold_gpu_state {
     char uuid[TENFOLD_UUID_CHARS];
@@ -177,6 +193,8 @@ struct tenfold_state {
 _Static_assert(sizeof(struct tenfold_header) == 64, "frozen header");
 _Static_assert(sizeof(struct tenfold_gpu_config) == 128, "layout");
 _Static_assert(sizeof(struct tenfold_config_copy) == 64 + 128 * TENFOLD_GPUS_MAX, "layout");
+_Static_assert(sizeof(struct tenfold_busy_window) == 64, "a cache line");
+_Static_assert(TENFOLD_BUSY_OFFSET + sizeof(struct tenfold_busy_window) * TENFOLD_BUSY_WINDOWS <= TENFOLD_CONFIG_COPY_OFFSET(0), "layout");
 _Static_assert(sizeof(struct tenfold_gpu_state) == 512, "layout");
 _Static_assert(offsetof(struct tenfold_gpu_state, limiter) % 64 == 0, "the limiter has its own cache lines");
 _Static_assert(sizeof(struct tenfold_slot) == 256, "layout");

@@ -71,33 +71,6 @@ static struct tf_mark *make_mark(void)
     return fresh;
 }
 
-static int hex_value(char digit)
-{
-    if (digit >= '0' && digit <= '9')
-        return digit - '0';
-    digit |= 0x20;
-    return digit >= 'a' && digit <= 'f' ? digit - 'a' + 10 : -1;
-}
-
-bool tf_uuid_parse(const char *text, unsigned char ret_uuid[16])
-{
-    unsigned char uuid[16];
-    if (strncmp(text, "GPU-", 4) != 0 && strncmp(text, "MIG-", 4) != 0)
-        return false;
-    const char *cursor = text + 4;
-    for (int index = 0; index < 16; index++) {
-        if (*cursor == '-')
-            cursor++;
-        int high = hex_value(cursor[0]), low = high < 0 ? -1 : hex_value(cursor[1]);
-        if (low < 0)
-            return false;
-        uuid[index] = (unsigned char)(high << 4 | low);
-        cursor += 2;
-    }
-    memcpy(ret_uuid, uuid, sizeof uuid);
-    return *cursor == '\0';
-}
-
 int tf_container_gpu(const struct tf_container *self, const unsigned char uuid[16])
 {
     for (uint32_t gpu = 0; gpu < self->gpu_count; gpu++)

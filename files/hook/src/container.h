@@ -89,7 +89,4 @@ static inline void tf_container_refresh(struct tf_container *container)
 /* Number of a card in the state by its UUID bytes, or -1. */
 int tf_container_gpu(const struct tf_container *container, const unsigned char uuid[16]);
 
-/* "GPU-..." or "MIG-..." to 16 bytes. */
-bool tf_uuid_parse(const char *text, unsigned char ret_uuid[16]);
-
 #endif

@@ -5,6 +5,7 @@
  * Next: hooks_*.c. */
 #include "device.h"
 
+#include "config_page.h"
 #include "standalone.h"
 
 #include <string.h>

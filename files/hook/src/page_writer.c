@@ -1,6 +1,6 @@
 /* page_writer.c - writing the host's configuration page (contract: page_writer.h).
  *
- * Owns: the protocol of two copies and an active index, generations, and the lock between writers.
+ * Owns: the protocol of two copies and an active index, generations, the lock between writers; and which entry a word on GPU time takes.
  * Next: config_page.c reads what is written here; plugins/module_utils/tenfold/page_writer.py calls it. */
 #include "page_writer.h"
 
@@ -129,4 +129,41 @@ int tenfold_page_write(int descriptor, const struct tenfold_config_copy *copy, s
     if (!error)
         *ret_generation = next.generation;
     return error;
+}
+
+/* The entry of the card; else one that tells nothing; else the oldest, which can only be of a card that the slot has no more. */
+static uint32_t choose_entry(const unsigned char *page, const unsigned char uuid[16])
+{
+    uint32_t oldest = 0;
+    uint64_t oldest_ns = UINT64_MAX;
+    for (uint32_t index = 0; index < TENFOLD_BUSY_WINDOWS; index++) {
+        struct tenfold_busy_window window;
+        memcpy(&window, page + TENFOLD_BUSY_OFFSET + index * sizeof window, sizeof window);
+        if (memcmp(window.uuid, uuid, sizeof window.uuid) == 0)
+            return index;
+        uint64_t to_ns = window.checksum == tf_busy_checksum(&window) ? window.to_ns : 0;
+        if (to_ns < oldest_ns) {
+            oldest = index;
+            oldest_ns = to_ns;
+        }
+    }
+    return oldest;
+}
+
+int tenfold_page_tell_busy(int descriptor, const struct tenfold_busy_window *window, size_t window_bytes)
+{
+    unsigned char page[TENFOLD_CONFIG_COPY_OFFSET(0)];
+    struct tenfold_header header;
+    if (window_bytes != sizeof *window)
+        return -EPROTO;
+    if (window->to_ns <= window->from_ns || window->busy_ns > window->to_ns - window->from_ns)
+        return -EINVAL;
+    if (pread(descriptor, page, sizeof page, 0) != (ssize_t)sizeof page)
+        return -EPROTO;
+    memcpy(&header, page, sizeof header);
+    if (header.magic != TENFOLD_CONFIG_MAGIC || header.abi_version != TENFOLD_ABI_VERSION || header.file_bytes != TENFOLD_CONFIG_BYTES)
+        return -EPROTO;
+    struct tenfold_busy_window entry = *window;
+    entry.checksum = tf_busy_checksum(&entry);
+    return write_all(descriptor, &entry, sizeof entry, (off_t)(TENFOLD_BUSY_OFFSET + choose_entry(page, entry.uuid) * sizeof entry));
 }

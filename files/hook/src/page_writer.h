@@ -31,6 +31,11 @@ int tenfold_page_create(int descriptor, const struct tenfold_config_copy *copy, 
 int tenfold_page_write(int descriptor, const struct tenfold_config_copy *copy, size_t copy_bytes, uint64_t expected_generation, uint32_t wait_ms,
     uint64_t *ret_generation);
 
+/* Tells the container what the host has seen of its GPU time on a card, in one write of an entry that is no part of the page in force: no
+ * generation, no lock. `checksum` is filled in. A reader that meets half of it, or what a writer left that died, takes it as not told.
+ * -EINVAL: no window, or busier than long; -EPROTO: `window_bytes` is another struct's, or no page, or of another ABI. */
+int tenfold_page_tell_busy(int descriptor, const struct tenfold_busy_window *window, size_t window_bytes);
+
 #pragma GCC visibility pop
 
 #endif

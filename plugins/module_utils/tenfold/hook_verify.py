@@ -30,7 +30,7 @@ __all__ = ["Check", "Report", "VerifyRequest", "expected_symbols", "verify"]
 
 LIBRARY = "libtenfold.so"
 SELFTEST = "tenfold-selftest"
-PAGE_SYMBOLS = ("tenfold_page_abi", "tenfold_page_create", "tenfold_page_write")
+PAGE_SYMBOLS = ("tenfold_page_abi", "tenfold_page_create", "tenfold_page_tell_busy", "tenfold_page_write")
 GLIBC_FLOOR = "2.17"
 MEMORY_BYTES_MAX = 256 << 20
 STEP_BYTES = 2 << 20

@@ -12,11 +12,11 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any, Callable, Iterator
 
 from .errors import RegionError
 
-__all__ = ["DEFAULT_LIBRARY", "LIBRARY", "WAIT_MS", "create", "write"]
+__all__ = ["DEFAULT_LIBRARY", "LIBRARY", "WAIT_MS", "create", "teller", "write"]
 
 LIBRARY = "libtenfold_page.so"
 DEFAULT_LIBRARY = Path("/usr/local/tenfold/hook/current") / LIBRARY
@@ -46,6 +46,16 @@ def write(descriptor: int, copy: bytes, abi: int, expected_generation: int = 0, 
     with _loaded(library, abi) as page:
         _check(page.tenfold_page_write(descriptor, copy, len(copy), expected_generation, WAIT_MS, ctypes.byref(generation)))
     return generation.value
+
+
+@contextmanager
+def teller(abi: int, library: Path | None = None) -> Iterator[Callable[[int, bytes], None]]:
+    """A function that puts one ``tenfold_busy_window`` into an open page; it raises OSError with the library's number.
+
+    For many pages at once: the library is loaded for all of them. Errors: RegionError when there is no library for this ABI.
+    """
+    with _loaded(library, abi) as page:
+        yield lambda descriptor, window: _check(page.tenfold_page_tell_busy(descriptor, window, len(window)))
 
 
 def _check(result: int) -> None:
@@ -82,6 +92,7 @@ def _declare(page: Any, path: Path, abi: int) -> None:
     try:
         page.tenfold_page_abi.restype = c_uint32
         page.tenfold_page_create.argtypes = [c_int, c_char_p, c_size_t]
+        page.tenfold_page_tell_busy.argtypes = [c_int, c_char_p, c_size_t]
         page.tenfold_page_write.argtypes = [c_int, c_char_p, c_size_t, c_uint64, c_uint32, POINTER(c_uint64)]
     except AttributeError as error:
         raise RegionError(

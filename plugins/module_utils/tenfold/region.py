@@ -18,7 +18,7 @@ import struct
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable, Iterator, Sequence, Union
+from typing import Callable, Iterator, Mapping, Sequence, Union
 
 from . import page_writer
 from .errors import RegionError
@@ -29,16 +29,19 @@ __all__ = [
     "GPUS_MAX",
     "SLOTS_MAX",
     "STATE_BYTES",
+    "BusyWindow",
     "GpuQuota",
     "GpuState",
     "SlotConfig",
     "SlotState",
     "change_config",
     "create_slot",
+    "read_busy",
     "read_config",
     "read_generation",
     "read_gpu_times_us",
     "read_state",
+    "tell_busy",
     "write_config",
 ]
 
@@ -53,6 +56,8 @@ UUID_CHARS = 48
 HEADER_BYTES = 64
 CONFIG_BYTES = 12288
 COPY_OFFSETS = (4096, 8192)
+BUSY_OFFSET = 1024
+BUSY_WINDOWS = 16
 STATE_GPUS_OFFSET = 4096
 STATE_SLOTS_OFFSET = STATE_GPUS_OFFSET + GPUS_MAX * 512
 STATE_BYTES = STATE_SLOTS_OFFSET + SLOTS_MAX * 256
@@ -63,6 +68,7 @@ BYTES_MASK = (1 << 42) - 1
 HEADER = struct.Struct("<QIIQQII24x")  # magic, abi_version, header_bytes, file_bytes, generation, active, reserved
 COPY_HEAD = struct.Struct("<QQIIII32x")  # checksum, generation, gpu_count, policy, view, reserved
 GPU_CONFIG = struct.Struct("<48sQQIIiIII40x")  # uuid, memory, reserve, core percent, mode, priority, neighbours, pressure, overhead
+BUSY_WINDOW = struct.Struct("<Q16sQQQ16x")  # checksum, uuid, from_ns, to_ns, busy_ns
 GPU_STATE = struct.Struct("<48sQQQ")  # uuid, used (tagged), gpu_time_us, refusals; 512 bytes each in the file
 GPU_STATE_STRIDE = 512
 STATE_COUNTERS = struct.Struct("<QQQQ")  # slots_high_water, open_fallbacks, unknown_entry_points, reaped
@@ -113,6 +119,16 @@ class SlotConfig:
     policy: str = "closed"
     view: tuple[str, ...] = ()
     abi_version: int = ABI_VERSION
+
+
+@dataclass(frozen=True)
+class BusyWindow:
+    """GPU time of all processes of a container between two of NVML's samples, as the host saw it. Units: ns of CLOCK_MONOTONIC."""
+
+    uuid: str
+    from_ns: int
+    to_ns: int
+    busy_ns: int
 
 
 @dataclass(frozen=True)
@@ -237,6 +253,47 @@ def read_generation(slot_dir: PathLike) -> int:
     return int(generation)
 
 
+def tell_busy(windows: Mapping[str, Sequence[BusyWindow]], *, library: Path | None = None) -> dict[str, str]:
+    """Put what the host saw of GPU time into the pages of running containers, by slot folder; no generation changes.
+
+    Returns which folders were not told, and why: a slot that went meanwhile is no reason to leave the others out. Errors: RegionError when
+    the library cannot be used.
+    """
+    problems: dict[str, str] = {}
+    with page_writer.teller(ABI_VERSION, library) as tell:
+        for folder, told in windows.items():
+            try:
+                descriptor = os.open(Path(folder) / "config", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+                try:
+                    for window in told:
+                        tell(descriptor, BUSY_WINDOW.pack(0, _uuid_bytes(window.uuid), window.from_ns, window.to_ns, window.busy_ns))
+                finally:
+                    os.close(descriptor)
+            except OSError as error:
+                problems[folder] = f"cannot write '{folder}/config': {error.strerror or error}"
+    return problems
+
+
+def read_busy(slot_dir: PathLike) -> dict[str, BusyWindow]:
+    """What the host last told of GPU time, by UUID of the page's cards; those of which nothing (whole) is told are left out.
+
+    Errors: as ``read_config``.
+    """
+    path = Path(slot_dir) / "config"
+    data = _read_file(path, CONFIG_BYTES)
+    found: dict[str, BusyWindow] = {}
+    uuids = {_uuid_bytes(quota.uuid): quota.uuid for quota in _parse_config(data, path).gpus}
+    for index in range(BUSY_WINDOWS):
+        entry = data[BUSY_OFFSET + index * BUSY_WINDOW.size :][: BUSY_WINDOW.size]
+        checksum, raw_uuid, from_ns, to_ns, busy_ns = BUSY_WINDOW.unpack(entry)
+        uuid = uuids.get(raw_uuid)
+        if uuid is None or checksum != _checksum(bytes(8) + entry[8:]) or not from_ns < to_ns or busy_ns > to_ns - from_ns:
+            continue
+        if uuid not in found or found[uuid].to_ns < to_ns:
+            found[uuid] = BusyWindow(uuid, from_ns, to_ns, busy_ns)
+    return found
+
+
 def read_gpu_times_us(slot_dir: PathLike) -> dict[str, int]:
     """GPU time that the container's processes say they have used so far, by UUID: the cheap part of ``read_state``. Errors: RegionError."""
     path = Path(slot_dir) / "state"
@@ -310,6 +367,10 @@ def _is_uuid(text: str) -> bool:
         and [len(group) for group in groups[1:]] == [8, 4, 4, 4, 12]
         and all(char in "0123456789abcdefABCDEF" for group in groups[1:] for char in group)
     )
+
+
+def _uuid_bytes(uuid: str) -> bytes:
+    return bytes.fromhex(uuid[4:].replace("-", ""))
 
 
 def _encode_copy(gpus: Sequence[GpuQuota], policy: str, view: Sequence[str]) -> bytes:
