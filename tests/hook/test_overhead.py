@@ -385,13 +385,27 @@ say(codes=[os.waitpid(child, 0)[1] >> 8 for child in codes])
 class TestProbes:
     """A process that looks for itself takes memory for a moment: nobody is refused because of it."""
 
-    def test_the_protocol_refuses_nobody_below_the_limit(self) -> None:
-        program = workshop.compile_program("probes", hook_sources=("account.c", "probe.c", "process.c"))
-        done = subprocess.run([str(program), "3"], capture_output=True, text=True, timeout=120, check=False)
+    @staticmethod
+    def refusals(*words: str) -> dict[str, int]:
+        program = workshop.compile_program("refusals", hook_sources=("account.c", "probe.c", "process.c", "slots.c"))
+        done = subprocess.run([str(program), *words], capture_output=True, text=True, timeout=120, check=False)
         assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
-        counted = json.loads(done.stdout)
+        counted: dict[str, int] = json.loads(done.stdout)
+        return counted
+
+    def test_the_protocol_refuses_nobody_below_the_limit(self) -> None:
+        counted = self.refusals("hammer", "3")
         assert counted["refused"] == 0, counted
         assert min(counted["allocations"], counted["probes"], counted["met"]) > 0, counted
+
+    def test_two_never_probe_at_once(self) -> None:
+        counted = self.refusals("stepped")
+        assert counted["steps"] > 50
+        assert counted["both"] == 0, counted
+
+    @pytest.mark.parametrize("held_up", ["stopped", "dead", "reaping"])
+    def test_nobody_is_refused_because_another_process_is_held_up_or_dies(self, held_up: str) -> None:
+        assert self.refusals(held_up) == {"refused": 0}
 
     def test_processes_that_look_for_themselves_refuse_nobody(self, simulator: Path, tmp_path: Path, hook: Path) -> None:
         """One process fills its slice again and again; siblings come, launch, look for themselves by probes, and go."""

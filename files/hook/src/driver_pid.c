@@ -204,13 +204,13 @@ static bool probe(struct tf_container *container, const struct tf_cuda *cuda, co
     if (ordinal < 0 || !cuda->cuMemCreate || !cuda->cuMemRelease || probes >= PROBES_MAX)
         return false;
     uint32_t most = most_blocks(container, nvml, gpu);
-    if (!most || !tf_probe_begin(container->state, (uint32_t)gpu, began, &word))
+    if (!most || !tf_probe_begin(container->state, (uint32_t)gpu, &word))
         return false;
     bool is_done = true;
     probes++;
     random_state ^= began ^ (uint64_t)container->self.pid << 20;
     for (int round = 0; round < rounds_of(most) && is_done && candidates->count; round++)
-        is_done = tf_now_ns() - began < TF_PROBE_MAX_NS / 4
+        is_done = tf_now_ns() - began < TF_PROBE_BUDGET_NS
             && look_charged(container, cuda, nvml, gpu, ordinal, (1 + random_below(most)) * TF_BLOCK_BYTES, candidates);
     tf_probe_end(container->state, (uint32_t)gpu, word);
     /* not exactly one: the program allocates at the same time, or another tenant plays the same game: next time */

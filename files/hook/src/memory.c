@@ -49,6 +49,7 @@ static CUresult charge_after_all(struct tf_container *container, int gpu, uint64
             return CUDA_SUCCESS;
         if (!tf_probe_overlapped(container->state, (uint32_t)gpu, seen))
             break;
+        tf_slots_reap(container->state, &container->self); /* the prober may have died meanwhile */
     }
     return CUDA_ERROR_OUT_OF_MEMORY;
 }

@@ -9,14 +9,17 @@
 #define NAP_NS 50000l
 #define ACTIVE_BIT 1ull
 
-/* A time beyond the longest probe was never written by one. */
-static bool is_active(uint64_t word, uint64_t now) { return (word & ACTIVE_BIT) && word > now && word - now <= TF_PROBE_MAX_NS + ACTIVE_BIT; }
+/* `now` was read after the word. A time beyond the longest probe was never written by one. */
+static bool is_active(uint64_t word, uint64_t now) { return (word & ACTIVE_BIT) && word > now && word - now <= TF_PROBE_PATIENCE_NS + ACTIVE_BIT; }
 
-bool tf_probe_begin(struct tenfold_state *state, uint32_t gpu, uint64_t now, uint64_t *ret_word)
+bool tf_probe_begin(struct tenfold_state *state, uint32_t gpu, uint64_t *ret_word)
 {
-    uint64_t before = tf_word_load(&state->gpus[gpu].probe), word = (now + TF_PROBE_MAX_NS) | ACTIVE_BIT;
-    if (is_active(before, now) || word == before)
+    uint64_t before = tf_word_load(&state->gpus[gpu].probe), now = tf_now_ns();
+    if (is_active(before, now))
         return false;
+    uint64_t word = (now + TF_PROBE_PATIENCE_NS) | ACTIVE_BIT;
+    if ((word | ACTIVE_BIT) == (before | ACTIVE_BIT))
+        word += 2 * ACTIVE_BIT; /* who was refused tells probes apart by their words */
     *ret_word = word;
     return tf_word_swap(&state->gpus[gpu].probe, before, word);
 }
@@ -28,10 +31,11 @@ uint64_t tf_probe_seen(const struct tenfold_state *state, uint32_t gpu) { return
 bool tf_probe_overlapped(const struct tenfold_state *state, uint32_t gpu, uint64_t seen)
 {
     const struct timespec nap = {.tv_nsec = NAP_NS};
-    uint64_t word = tf_word_load(&state->gpus[gpu].probe), began = tf_now_ns();
-    for (uint64_t now = began; is_active(word, now) && now - began <= TF_PROBE_MAX_NS; now = tf_now_ns()) {
+    uint64_t began = tf_now_ns();
+    for (bool has_waited = false;; has_waited = true) {
+        uint64_t word = tf_word_load(&state->gpus[gpu].probe), now = tf_now_ns();
+        if (!is_active(word, now) || now - began > TF_PROBE_PATIENCE_NS)
+            return has_waited || word != seen;
         nanosleep(&nap, NULL);
-        word = tf_word_load(&state->gpus[gpu].probe);
     }
-    return word != seen;
 }

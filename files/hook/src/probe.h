@@ -12,20 +12,24 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The longest that a probe may last, and that a refusal waits for it: a few calls of the driver and of NVML, on a host that is busy. */
-#define TF_PROBE_MAX_NS 200000000ull
+/* A probe begins nothing more after this: a few calls of the driver and of NVML. */
+#define TF_PROBE_BUDGET_NS 50000000ull
+
+/* So long a refusal waits for a probe's end: much longer than any takes, for a prober may be held up on a busy host while its memory is taken. */
+#define TF_PROBE_PATIENCE_NS 2000000000ull
 
 /* Attempts before a refusal, each of which has met another probe. */
 enum { TF_PROBE_TRIES = 64 };
 
 /* false: another process probes. The probe's charge comes after this and goes before tf_probe_end(). */
-bool tf_probe_begin(struct tenfold_state *state, uint32_t gpu, uint64_t now_ns, uint64_t *ret_word);
+bool tf_probe_begin(struct tenfold_state *state, uint32_t gpu, uint64_t *ret_word);
 void tf_probe_end(struct tenfold_state *state, uint32_t gpu, uint64_t word);
 
 /* The word, to be read before an attempt to charge. */
 uint64_t tf_probe_seen(const struct tenfold_state *state, uint32_t gpu);
 
-/* After an attempt that was refused: did a probe run meanwhile? If one runs still, waits for its end. */
+/* After an attempt that was refused: did a probe run meanwhile? If one runs still, waits for its end. A prober that died is waited for once; the
+ * caller has to look for the dead before it tries again. */
 bool tf_probe_overlapped(const struct tenfold_state *state, uint32_t gpu, uint64_t seen);
 
 #endif

@@ -10,6 +10,7 @@
 
 #include "account.h"
 #include "clock.h"
+#include "sync.h"
 #include "words.h"
 
 #include <errno.h>
@@ -24,6 +25,9 @@ enum { PID_SHIFT = 2, START_SHIFT = 24, NAMESPACE_SHIFT = 52 };
 #define START_MASK 0xfffffffull
 #define NAMESPACE_MASK 0xfffull
 #define LOOK_CLOSER_NS 100000000ull
+#define STATE_MASK 3ull
+
+enum { REAPER_TRIES = 1000 }; /* of tf_relax: most of them naps, 50 ms and more in all */
 
 static uint64_t identity_word(const struct tf_identity *identity, uint64_t slot_state)
 {
@@ -107,6 +111,13 @@ static void reap_slot(struct tenfold_state *state, uint32_t slot, uint64_t word,
         __atomic_fetch_add(&state->reaped, 1, __ATOMIC_RELAXED);
 }
 
+/* Another process, which lives, gives back what a dead one held: its work of microseconds, unless it is held up. */
+static void await_reaper(const struct tenfold_state *state, uint32_t slot, uint64_t word)
+{
+    for (uint32_t tries = 0; tries < REAPER_TRIES && tf_word_load(&state->slots[slot].identity) == word; tries++)
+        tf_relax(tries);
+}
+
 uint32_t tf_slots_reap(struct tenfold_state *state, const struct tf_identity *self)
 {
     char mapping_key[TF_MAPPING_KEY_CHARS];
@@ -117,6 +128,8 @@ uint32_t tf_slots_reap(struct tenfold_state *state, const struct tf_identity *se
         if (word != TENFOLD_SLOT_FREE && is_holder_dead(word, slot, self, key)) {
             reap_slot(state, slot, word, self);
             found++;
+        } else if ((word & STATE_MASK) == TENFOLD_SLOT_REAPING) {
+            await_reaper(state, slot, word);
         }
     }
     return found;
@@ -165,7 +178,7 @@ int tf_slots_attach(struct tenfold_state *state, const struct tf_identity *self,
 bool tf_slots_claim(const struct tenfold_state *state, uint64_t driver_pid, uint32_t except)
 {
     for (uint32_t slot = 0; slot < high_water(state); slot++)
-        if (slot != except && (__atomic_load_n(&state->slots[slot].identity, __ATOMIC_RELAXED) & 3u) == TENFOLD_SLOT_LIVE
+        if (slot != except && (__atomic_load_n(&state->slots[slot].identity, __ATOMIC_RELAXED) & STATE_MASK) == TENFOLD_SLOT_LIVE
             && __atomic_load_n(&state->slots[slot].driver_pid, __ATOMIC_RELAXED) == driver_pid)
             return true;
     return false;
