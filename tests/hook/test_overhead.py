@@ -189,6 +189,16 @@ class TestMeasured:
             assert_books_equal(slot, tenant)
         assert slots[0].used_bytes == slots[1].used_bytes + MODULE * MIB
 
+    def test_looking_for_ourselves_breaks_no_capture_of_the_program(self, make_slot: Callable[..., Slot], tell: Callable[..., Told]) -> None:
+        """No kernel is measured here: the hook's thread takes memory, which a global capture forbids to all that have not left its mode."""
+        slot, neighbour = make_slot(memory_mib=2048), make_slot(memory_mib=2048)
+        tell(neighbour)("cuda.start(); take(2 * MIB)")  # so that we are not alone, and must look for ourselves
+        told = tell(slot)
+        told("cuda.start(); s, graph = c.c_void_p(), c.c_void_p(); assert cuda.cuStreamCreate(c.byref(s), c.c_uint(1)) == 0")
+        told("assert cuda.cuStreamBeginCapture_v2(s, c.c_int(0)) == 0; cuda.info()")
+        assert comes_true(lambda: slot.state().overhead_bytes == CONTEXT * MIB), "the overhead was never measured"
+        assert told("answer = cuda.cuStreamEndCapture(s, c.byref(graph))") == 0
+
     def test_managed_memory_is_charged_in_full_and_hides_nothing_that_was_seen(self, slot: Slot, tell: Callable[..., Told]) -> None:
         told = tell()
         told("cuda.start(); take(2 * MIB)")

@@ -1,12 +1,14 @@
 /* helper.c - the one thread of the hook.
  *
- * Owns:    its start (detached, all signals blocked), its sleep (on a futex while there is nothing to do soon), and its rest: a driver takes
- *          itself apart in a handler of exit(), and may crash the program if another thread still calls it. Handlers run in reverse order, so
- *          ours, registered when the driver has long been loaded, runs before and stops the thread.
+ * Owns:    its start (detached, all signals blocked), its right to call the driver while the program captures, its sleep (on a futex while
+ *          there is nothing to do soon), and its rest: a driver takes itself apart in a handler of exit(), and may crash the program if
+ *          another thread still calls it. Handlers run in reverse order, so ours, registered when the driver has long been loaded, runs
+ *          before and stops the thread.
  * Failure: where no thread can be made, launches are charged by their estimates alone and never settled, and overhead is the reserve.
  * Next:    measure.c and overhead.c do the work. */
 #include "helper.h"
 
+#include "driver.h"
 #include "loader.h"
 #include "overhead.h"
 #include "sync.h"
@@ -23,8 +25,25 @@ enum { ASLEEP = 0, AWAKE = 1, NOT_STARTED = 2, IMPOSSIBLE = 3 };
 
 static _Atomic uint32_t helper_state = NOT_STARTED;
 
+/* --- the driver ------------------------------------------------------------------------------------------------------------------- */
+
+/* While any thread captures in the default mode, asking for an event or taking memory is forbidden to all threads and spoils the capture,
+ * except to those that said that they know what they do. Ours does, before it calls the driver for anything else. */
+static bool is_relaxed;
+
+static void relax_capture_mode(const struct tf_cuda *cuda)
+{
+    int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    is_relaxed = !cuda->cuThreadExchangeStreamCaptureMode || cuda->cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS;
+}
+
 static uint64_t poll(void)
 {
+    const struct tf_cuda *cuda = tf_cuda();
+    if (!cuda)
+        return UINT64_MAX;
+    if (TF_UNLIKELY(!is_relaxed))
+        relax_capture_mode(cuda);
     uint64_t measure_ns = tf_measure_poll(), overhead_ns = tf_overhead_poll();
     return measure_ns < overhead_ns ? measure_ns : overhead_ns;
 }
@@ -145,4 +164,5 @@ void tf_helper_reset(void)
     atomic_store(&helper_state, NOT_STARTED);
     atomic_store(&is_ending, false);
     atomic_store(&is_at_rest, 0);
+    is_relaxed = false;
 }

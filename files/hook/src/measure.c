@@ -400,16 +400,6 @@ static uint64_t poll_card(struct tf_container *container, const struct tf_cuda *
     return nap_ns;
 }
 
-/* While any thread captures in the default mode, asking for an event is forbidden to all threads and spoils the capture, except to those that
- * said that they know what they do. The helper's thread does, once. */
-static bool is_relaxed;
-
-static void relax_capture_mode(const struct tf_cuda *cuda)
-{
-    int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    is_relaxed = !cuda->cuThreadExchangeStreamCaptureMode || cuda->cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS;
-}
-
 uint64_t tf_measure_poll(void)
 {
     struct tf_container *container = tf_container();
@@ -417,8 +407,6 @@ uint64_t tf_measure_poll(void)
     uint64_t nap_ns = UINT64_MAX;
     if (!cuda || atomic_load(&container->stance) != TF_ENFORCED)
         return nap_ns;
-    if (TF_UNLIKELY(!is_relaxed))
-        relax_capture_mode(cuda);
     for (uint32_t gpu = 0; gpu < container->gpu_count; gpu++) {
         if (!cards[gpu].count)
             continue;
@@ -471,7 +459,6 @@ void tf_measure_reset(void)
 {
     memset((void *)cards, 0, sizeof cards);
     memset((void *)tf_limit_processes, 0, sizeof tf_limit_processes);
-    is_relaxed = false;
     tf_neighbours_reset();
     tf_helper_reset();
 }
