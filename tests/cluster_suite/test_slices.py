@@ -64,6 +64,24 @@ def test_neighbours_run_at_their_share_and_follow_a_live_change(cluster: Cluster
     assert [view.restarts for view in cluster.views(namespace)] == [0, 0]
 
 
+def test_tier_of_lower_priority_uses_an_idle_card_and_yields_to_work(cluster: Cluster, namespace: str, image: str) -> None:
+    batch, large = scenes.tier_pod("batch", 1), scenes.tier_pod("large", 1)
+
+    def broken_alone(shares: list[compute.Share]) -> list[str]:
+        return [str(share) for share in shares if share.seen_percent < batch.limit_cores_percent + 20]
+
+    def alone() -> list[compute.Share]:
+        return compute.watch(cluster, namespace, node, {"batch-1": 100}, broken=broken_alone)
+
+    node = compute.start(cluster, namespace, image, [batch])
+    assert broken_alone(alone()) == []
+    compute.start(cluster, namespace, image, [large])
+    beside = {"batch-1": batch.limit_cores_percent // 4, "large-1": large.limit_cores_percent}
+    assert compute.broken_by_shares(compute.watch(cluster, namespace, node, beside)) == []
+    cluster.core.delete_namespaced_pod("large-1", namespace, grace_period_seconds=0)
+    assert broken_alone(alone()) == []
+
+
 def test_example_runs_as_it_is_written(cluster: Cluster, namespace: str) -> None:
     cluster.kubectl("apply", "-n", namespace, "-f", str(ROOT / "examples/small-pod.yaml"))
     (view,) = cluster.wait_reported(namespace, 1)

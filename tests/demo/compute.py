@@ -10,7 +10,7 @@ import json
 import re
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from . import pods, scenes
@@ -43,35 +43,39 @@ def on_node(node: str, *command: str) -> str:
     return subprocess.run(["podman", "exec", node, *command], stdout=subprocess.PIPE, text=True, check=True, timeout=30).stdout
 
 
-def start(cluster: Cluster, namespace: str, image: str) -> str:
-    """Starts both pods and waits until both launch kernels; the node they share."""
-    cluster.submit(pods.slice_pod(request, namespace, image, SPIN) for request in REQUESTS)
+def start(cluster: Cluster, namespace: str, image: str, requests: Sequence[scenes.PodRequest] = REQUESTS) -> str:
+    """Starts busy pods and waits until all launch kernels; the node whose card they share with those that are there already."""
+    cluster.submit(pods.slice_pod(request, namespace, image, SPIN) for request in requests)
+    names = {request.name for request in requests}
 
-    def both_run() -> bool:
+    def all_run() -> bool:
         views = cluster.views(namespace)
-        return len(views) == len(REQUESTS) and all(view.phase == "Running" for view in views)
+        return names <= {view.name for view in views} and all(view.phase == "Running" for view in views)
 
-    cluster.wait("two busy pods to run", 60, both_run, lambda: str(cluster.views(namespace)))
+    cluster.wait(f"busy pods {sorted(names)} to run", 60, all_run, lambda: str(cluster.views(namespace)))
     views = cluster.views(namespace)
     if len({view.card_uuid for view in views}) != 1:
         raise RuntimeError(f"the busy pods are not on one card: {views}")
     node = views[0].node
-    namespaces = pid_namespaces(cluster, namespace)
+    namespaces = pid_namespaces(cluster, namespace, names)
     cluster.wait(
-        "both pods to launch kernels", 30, lambda: all(gpu_time_ns(node, namespaces[r.name])[1] for r in REQUESTS), lambda: "none did"
+        f"pods {sorted(names)} to launch kernels",
+        30,
+        lambda: all(gpu_time_ns(node, namespaces[name])[1] for name in names),
+        lambda: "not all did",
     )
     return node
 
 
-def pid_namespaces(cluster: Cluster, namespace: str) -> dict[str, int]:
+def pid_namespaces(cluster: Cluster, namespace: str, names: Iterable[str]) -> dict[str, int]:
     """Each busy pod's pid namespace, by which the simulator's truth knows its processes."""
     found = {}
-    for request in REQUESTS:
-        link = cluster.kubectl("exec", "-n", namespace, request.name, "--", "readlink", "/proc/self/ns/pid")
+    for name in names:
+        link = cluster.kubectl("exec", "-n", namespace, name, "--", "readlink", "/proc/self/ns/pid")
         match = re.search(r"\[(\d+)\]", link)
         if not match:
-            raise RuntimeError(f"pod '{request.name}': unexpected pid namespace {link!r}")
-        found[request.name] = int(match[1])
+            raise RuntimeError(f"pod '{name}': unexpected pid namespace {link!r}")
+        found[name] = int(match[1])
     return found
 
 
@@ -84,24 +88,39 @@ def gpu_time_ns(node: str, pid_namespace: int) -> tuple[int, int]:
     return truth["now_ns"], spent
 
 
+def broken_by_shares(shares: list[Share]) -> list[str]:
+    """Every pod whose share of GPU time is further from its limit than the tolerance."""
+    return [
+        f"pod '{share.pod}' got {share.seen_percent:.1f} % of GPU time, expected {share.limit_percent} +- {TOLERANCE_POINTS:.0f} %"
+        for share in shares
+        if abs(share.seen_percent - share.limit_percent) > TOLERANCE_POINTS
+    ]
+
+
 def watch(
-    cluster: Cluster, namespace: str, node: str, limits_percent: dict[str, int], sleep: Callable[[float], None] = time.sleep
+    cluster: Cluster,
+    namespace: str,
+    node: str,
+    limits_percent: Mapping[str, int],
+    sleep: Callable[[float], None] = time.sleep,
+    broken: Callable[[list[Share]], list[str]] = broken_by_shares,
 ) -> list[Share]:
     """Lets the limiter settle, then measures a window; a window that misses is measured again, twice at most.
 
-    A busy host that stops a pod for tens of milliseconds gives it credit, which it spends later: one window may be off, the mean is not.
+    ``broken`` tells what a window misses. A busy host that stops a pod for tens of milliseconds gives it
+    credit, which it spends later: one window may be off, the mean is not.
     """
-    namespaces = pid_namespaces(cluster, namespace)
+    namespaces = pid_namespaces(cluster, namespace, limits_percent)
     sleep(SETTLE_S)
     shares: list[Share] = []
     for _ in range(WINDOWS):
         shares = _window(node, namespaces, limits_percent, sleep)
-        if not broken_by_shares(shares):
+        if not broken(shares):
             break
     return shares
 
 
-def _window(node: str, namespaces: dict[str, int], limits_percent: dict[str, int], sleep: Callable[[float], None]) -> list[Share]:
+def _window(node: str, namespaces: dict[str, int], limits_percent: Mapping[str, int], sleep: Callable[[float], None]) -> list[Share]:
     before = {name: gpu_time_ns(node, number) for name, number in namespaces.items()}
     sleep(WINDOW_S)
     after = {name: gpu_time_ns(node, number) for name, number in namespaces.items()}
@@ -127,12 +146,3 @@ def change_limits(node: str) -> None:
             changed.add(name)
     if changed != set(NEW_LIMITS_PERCENT):
         raise RuntimeError(f"{node}: found the slots of {sorted(changed)} only, expected {sorted(NEW_LIMITS_PERCENT)}")
-
-
-def broken_by_shares(shares: list[Share]) -> list[str]:
-    """Every pod whose share of GPU time is further from its limit than the tolerance."""
-    return [
-        f"pod '{share.pod}' got {share.seen_percent:.1f} % of GPU time, expected {share.limit_percent} +- {TOLERANCE_POINTS:.0f} %"
-        for share in shares
-        if abs(share.seen_percent - share.limit_percent) > TOLERANCE_POINTS
-    ]

@@ -11,7 +11,13 @@ __all__ = ["ARTICLE_LIMITS", "SCENES", "PodRequest", "Scene", "tier_pod"]
 
 # tier -> memory_mib, reserved cores percent, limit cores percent; the numbers of inventories/sim, repeated here on purpose: the demo
 # judges the product from outside, so it must not ask the product what to expect.
-TIERS = {"small": (8192, 10, 10), "medium": (16384, 30, 30), "large": (32768, 60, 60), "xlarge": (65536, 80, 100)}
+TIERS = {
+    "small": (8192, 10, 10),
+    "medium": (16384, 30, 30),
+    "large": (32768, 60, 60),
+    "xlarge": (65536, 80, 100),
+    "batch": (16384, 20, 40),
+}
 
 # The three lines of the article's example pod, verbatim: numbers that fit no tier.
 ARTICLE_LIMITS = {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 512, "volcano.sh/vgpu-cores": 20}
