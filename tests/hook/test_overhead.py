@@ -189,7 +189,9 @@ class TestMeasured:
             assert_books_equal(slot, tenant)
         assert slots[0].used_bytes == slots[1].used_bytes + MODULE * MIB
 
-    def test_looking_for_ourselves_breaks_no_capture_of_the_program(self, make_slot: Callable[..., Slot], tell: Callable[..., Told]) -> None:
+    def test_looking_for_ourselves_breaks_no_capture_of_the_program(
+        self, make_slot: Callable[..., Slot], tell: Callable[..., Told]
+    ) -> None:
         """No kernel is measured here: the hook's thread takes memory, which a global capture forbids to all that have not left its mode."""
         slot, neighbour = make_slot(memory_mib=2048), make_slot(memory_mib=2048)
         tell(neighbour)("cuda.start(); take(2 * MIB)")  # so that we are not alone, and must look for ourselves
