@@ -4,8 +4,8 @@
  * How:     an operation is announced in a lane of the process's slot, then put into the card's word, then into the slot's word, then
  *          the lane is idle again. Both words carry the tag of the operation that wrote them last, and who replaces a word first marks the
  *          previous operation in its lane. So for each lane of a dead process: tag in the word or mark in the lane = it happened; neither =
- *          it did not. Three compare-and-swaps; the announcement and its end are plain ordered stores, because a swap stands between. A helper that stalls for 511 operations of one lane could mark a later one; that matters only if that lane's process
- *          dies in the same instant.
+ *          it did not. Three compare-and-swaps; the announcement and its end are plain ordered stores, because a swap stands between. A helper
+ *          that stalls for 511 operations of one lane could mark a later one; that matters only if that lane's process dies in the same instant.
  * Threads: lock-free between processes. A lane is used by one thread at a time: lanes 0 to 4 by the thread that leased them, for as long as it
  *          lives, so that the usual operation takes no lock at all; 5 and 6 by whoever comes; 7 by whoever reaps the slot. Who holds which
  *          is known to the process alone, so no death and no scribbling in the region can leave one taken.

@@ -1,6 +1,7 @@
 /* account.h - bytes charged against each card's limit, exact even if a process dies at any instruction.
  *
- * Contract: lock-free between processes; never above the limit, not even for an instant; no system call in a thread's usual operation. 0 or negative errno. How a death is told apart: tenfold_region.h, "Tagged word".
+ * Contract: lock-free between processes; never above the limit, not even for an instant; no system call in a thread's usual operation. 0 or
+ *           negative errno. How a death is told apart: tenfold_region.h, "Tagged word".
  * Next:     slots.c gives a process its slot and calls account_reap() for dead ones. */
 #ifndef TENFOLD_ACCOUNT_H
 #define TENFOLD_ACCOUNT_H

@@ -48,7 +48,8 @@ static bool ask(const struct tf_cuda *cuda, const struct tf_pool *pool, bool res
     if (pool->handle && cuda->cuMemPoolGetAttribute)
         result = cuda->cuMemPoolGetAttribute(pool->handle, reserved ? CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT : CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &bytes);
     else if (!pool->handle && cuda->cuDeviceGetGraphMemAttribute)
-        result = cuda->cuDeviceGetGraphMemAttribute(pool->device, reserved ? CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT : CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, &bytes);
+        result = cuda->cuDeviceGetGraphMemAttribute(
+            pool->device, reserved ? CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT : CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, &bytes);
     if (result == CUDA_SUCCESS)
         *ret_bytes = bytes;
     return result == CUDA_SUCCESS;

@@ -25,8 +25,9 @@ void tf_process_self(struct tf_identity *ret_identity);
  * process: reading its /proc files would keep its memory, and with it the driver's, alive for as long as we are not scheduled. */
 bool tf_process_is_gone(uint32_t pid);
 
-/* The same with identity, from /proc. Is the process dead? A zombie without threads is: the kernel has closed its files, so the driver has taken its memory back. Another
- * process under the same pid means dead, too. `start_ticks_bits` are the low bits that the caller knows of the start time. */
+/* The same with identity, from /proc. Is the process dead? A zombie without threads is: the kernel has closed its files, so the driver has
+ * taken its memory back. Another process under the same pid means dead, too. `start_ticks_mask` are the low bits that the caller knows of the
+ * start time. */
 bool tf_process_is_dead(uint32_t pid, uint64_t start_ticks, uint64_t start_ticks_mask);
 
 /* "08:01 12345 " - device and inode of the file that is mapped at `address` in this process, as /proc prints them. false: not known. */
