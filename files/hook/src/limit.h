@@ -197,7 +197,8 @@ struct tf_limit_process {
     struct tf_limit_shape shapes[TF_LIMIT_KEYS];
     uint32_t has_overhead; /* event_overhead_ns was measured */
     uint32_t reserved32;
-    uint64_t reserved[15];
+    uint64_t told_to_ns; /* end of the last window that the host told */
+    uint64_t reserved[14];
 };
 
 static inline int tf_limit_is_off(const struct tf_limit_policy *policy)
@@ -280,6 +281,11 @@ void tf_limit_observe_event_overhead(struct tf_limit_process *process, uint64_t 
  * to_ns (CLOCK_MONOTONIC; the bounds of NVML's samples, not of the reading), from NVML's process utilisation: percent x window,
  * with half a percent added to what is not 0, since NVML cuts it off. With several processes one of them suffices. */
 void tf_limit_observe_busy(struct tf_limit_state *state, struct tf_limit_process *process, uint64_t from_ns, uint64_t to_ns,
+                           uint64_t own_busy_ns, uint64_t now_ns);
+
+/* The same where the host tells all processes of the container alike: each calls it some ten times a second with the last window that was
+ * told, old or new, and who comes first weighs it for all. */
+void tf_limit_observe_told(struct tf_limit_state *state, struct tf_limit_process *process, uint64_t from_ns, uint64_t to_ns,
                            uint64_t own_busy_ns, uint64_t now_ns);
 
 #endif

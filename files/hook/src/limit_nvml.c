@@ -22,6 +22,7 @@
 #define FACTOR_FIRST (ONE * 3 / 4)                  /*   at least this */
 #define UNSEEN_MAX 4u                           /* windows of nothing from NVML until it counts as blind */
 #define TIMELINE_NS (TF_LIMIT_TIMELINE * BUCKET_NS)
+#define SIBLING_NS UINT64_C(200000000) /* a window that another process has compared so long ago is the one that the host told us as well */
 #define SETTLE_NS UINT64_C(20000000) /* from the end of a segment to its settlement, at most: poll and a busy host */
 
 /* What cuts of buckets may have put on the wrong side of a window, see cut_error_ns(): at the last cut, and left of older ones; microseconds. */
@@ -179,29 +180,58 @@ static void compare(struct tf_limit_state *state, const struct tf_limit_observat
     }
 }
 
-void tf_limit_observe_busy(struct tf_limit_state *state, struct tf_limit_process *process, uint64_t from_ns, uint64_t to_ns,
-                           uint64_t own_busy_ns, uint64_t now_ns)
+/* Whether a window can be compared at all, now or soon. */
+static int is_usable(uint64_t from_ns, uint64_t to_ns, uint64_t now_ns)
 {
-    if (to_ns <= from_ns || to_ns - from_ns > TIMELINE_NS / 2 || to_ns > now_ns || now_ns > INT64_MAX || !limit_enter(process, 1000))
-        return;
+    return to_ns > from_ns && to_ns - from_ns <= TIMELINE_NS / 2 && to_ns <= now_ns && now_ns <= INT64_MAX;
+}
+
+static void keep_observation(struct tf_limit_process *process, uint64_t from_ns, uint64_t to_ns, uint64_t own_busy_ns)
+{
     if (process->observation_count == TF_LIMIT_OBSERVATIONS) {
         process->observation_first++;
         process->observation_count--;
     }
     process->observations[(process->observation_first + process->observation_count++) % TF_LIMIT_OBSERVATIONS] =
         (struct tf_limit_observation){from_ns, to_ns, min_u64(own_busy_ns, to_ns - from_ns)};
-    /* a segment enters the time line when it is settled: an observation is compared when those it saw have been */
+}
+
+/* A segment enters the time line when it is settled: an observation is compared when those it saw have been. */
+static void compare_settled(struct tf_limit_state *state, struct tf_limit_process *process, uint64_t now_ns, int by_sibling)
+{
     uint64_t settled_ns = now_ns - min_u64(now_ns, min_u64(get(state->slowest_ns), TIMELINE_NS) * 3 / 2 + SETTLE_NS);
     settled_ns = max_u64(settled_ns, now_ns - min_u64(now_ns, TIMELINE_NS / 2));
     while (process->observation_count > 0) {
         struct tf_limit_observation *oldest = &process->observations[process->observation_first % TF_LIMIT_OBSERVATIONS];
         if ((oldest->to_ns / BUCKET_NS + 1) * BUCKET_NS > settled_ns) /* its last bucket still grows */
             break;
-        if (now_ns - oldest->from_ns < TIMELINE_NS - BUCKET_NS)
+        if (!by_sibling && now_ns - oldest->from_ns < TIMELINE_NS - BUCKET_NS)
             compare(state, oldest, now_ns);
         process->observation_first++;
         process->observation_count--;
     }
+}
+
+void tf_limit_observe_busy(struct tf_limit_state *state, struct tf_limit_process *process, uint64_t from_ns, uint64_t to_ns,
+                           uint64_t own_busy_ns, uint64_t now_ns)
+{
+    if (!is_usable(from_ns, to_ns, now_ns) || !limit_enter(process, 1000))
+        return;
+    keep_observation(process, from_ns, to_ns, own_busy_ns);
+    compare_settled(state, process, now_ns, 0);
+    limit_leave(process);
+}
+
+void tf_limit_observe_told(struct tf_limit_state *state, struct tf_limit_process *process, uint64_t from_ns, uint64_t to_ns,
+                           uint64_t own_busy_ns, uint64_t now_ns)
+{
+    if (!is_usable(from_ns, to_ns, now_ns) || !limit_enter(process, 1000))
+        return;
+    if (to_ns != process->told_to_ns)
+        keep_observation(process, from_ns, to_ns, own_busy_ns);
+    process->told_to_ns = to_ns;
+    uint64_t observed_ns = get(state->observed_at_ns);
+    compare_settled(state, process, now_ns, observed_ns <= now_ns && now_ns - observed_ns < SIBLING_NS);
     limit_leave(process);
 }
 

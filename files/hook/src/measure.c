@@ -24,6 +24,7 @@
 enum { QUEUE_MAX = 64, SPARE_EVENTS = 32, CALIBRATIONS = 4, LOSE_TRIES = 16, LOSE_TRIES_MAX = 1000 };
 #define NAP_MIN_NS 50000ull
 #define NAP_MAX_NS 2000000ull
+#define LINGER_NS 4000000000ull /* after its last work a card is still watched: the word on that comes a second later and is weighed when it is settled */
 #define CLOCK_GAP_NS 5000000000ull /* beyond this an event of the past is no good reference any more */
 
 struct stretch {
@@ -56,6 +57,7 @@ struct card {
     struct spare spares[SPARE_EVENTS];
     uint32_t spare_count;
     uint32_t calibrations;
+    uint64_t worked_ns; /* the helper's: when it last had something to settle; 0: never */
 };
 
 struct tf_limit_process tf_limit_processes[TENFOLD_GPUS_MAX];
@@ -408,10 +410,18 @@ uint64_t tf_measure_poll(void)
     if (!cuda || atomic_load(&container->stance) != TF_ENFORCED)
         return nap_ns;
     for (uint32_t gpu = 0; gpu < container->gpu_count; gpu++) {
-        if (!cards[gpu].count)
+        struct card *card = &cards[gpu];
+        bool has_work = card->count != 0;
+        if (!has_work && !card->worked_ns)
             continue;
-        uint64_t card_nap_ns = poll_card(container, cuda, (int)gpu);
-        tf_neighbours_observe(container, cuda, (int)gpu, &tf_limit_processes[gpu], tf_now_ns());
+        uint64_t card_nap_ns = has_work ? poll_card(container, cuda, (int)gpu) : UINT64_MAX, now = tf_now_ns();
+        if (has_work)
+            card->worked_ns = now;
+        else if (now - card->worked_ns > LINGER_NS)
+            card->worked_ns = 0;
+        tf_neighbours_observe(container, cuda, (int)gpu, &tf_limit_processes[gpu], has_work, now);
+        if (card->worked_ns && card_nap_ns > TF_NEIGHBOURS_LOOK_NS)
+            card_nap_ns = TF_NEIGHBOURS_LOOK_NS;
         nap_ns = card_nap_ns < nap_ns ? card_nap_ns : nap_ns;
     }
     return nap_ns;

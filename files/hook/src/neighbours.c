@@ -1,8 +1,9 @@
-/* neighbours.c - what NVML knows of this container and of the others on a card (contract: neighbours.h).
+/* neighbours.c - what the host or NVML knows of this container and of the others on a card (contract: neighbours.h).
  *
- * Owns: the last sample seen of each card. Next: limit.c weighs what it is told, measure.c calls about twice a second, nvml_client.c asks. */
+ * Owns: whose word counts, and the last sample seen of each card. Next: limit.c weighs what it is told, measure.c calls about twice a second, nvml_client.c asks. */
 #include "neighbours.h"
 
+#include "config_page.h"
 #include "driver_pid.h"
 #include "nvml_client.h"
 #include "slots.h"
@@ -16,7 +17,7 @@ enum { FIRST_READINGS = 8 };
 #define WINDOW_LEAST_US 450000ull     /* the limiter compares sums: over less than this, their edges weigh more than their contents */
 #define SIBLING_SHARE 8 / 10          /* of the period: another process of the container told the limiter less than this ago */
 #define ROUNDING_US 1000ull
-#define FRESH_NS 3000000000ull
+#define FRESH_NS 3000000000ull /* a pressure, and the host's word */
 
 struct card {
     uint64_t tried_ns;
@@ -24,6 +25,8 @@ struct card {
     uint32_t readings;
     _Atomic uint32_t pressure;
     _Atomic uint64_t pressure_ns;
+    uint64_t looked_ns;
+    bool is_told;
 };
 
 static struct card cards[TENFOLD_GPUS_MAX];
@@ -99,6 +102,8 @@ static void tell_limiter(struct tf_container *container, int gpu, struct tf_limi
     if (before_us && reading->newest_us - before_us < WINDOW_LEAST_US)
         return; /* the next reading is asked from the same point on */
     card->last_sample_us = reading->newest_us;
+    if (card->is_told)
+        return;
     uint64_t told_ns = atomic_load_explicit(&state->observed_at_ns, memory_order_relaxed);
     if (!before_us || (told_ns <= now_ns && now_ns - told_ns < period_ns(card) * SIBLING_SHARE))
         return;
@@ -107,14 +112,45 @@ static void tell_limiter(struct tf_container *container, int gpu, struct tf_limi
     tf_limit_observe_busy(state, process, from_ns, to_ns, (uint64_t)busy_ns, now_ns);
 }
 
-void tf_neighbours_observe(struct tf_container *container, const struct tf_cuda *cuda, int gpu, struct tf_limit_process *process, uint64_t now_ns)
+/* --- what the host says that we did ---------------------------------------------------------------------------------------------------- */
+
+/* It comes before NVML's: one call per card for all containers instead of one per process, without the library and without knowing our pid. */
+static bool take_told(struct tf_container *container, int gpu, struct tf_limit_process *process, uint64_t now_ns)
 {
     struct card *card = &cards[gpu];
-    if (now_ns - card->tried_ns < period_ns(card))
+    struct tenfold_busy_window window;
+    if (now_ns - card->looked_ns < TF_NEIGHBOURS_LOOK_NS)
+        return card->is_told;
+    card->looked_ns = now_ns;
+    card->is_told = container->page && tf_busy_read(container->page, container->uuids[gpu], &window) && window.to_ns <= now_ns
+        && now_ns - window.to_ns < FRESH_NS;
+    if (card->is_told)
+        tf_limit_observe_told((struct tf_limit_state *)container->state->gpus[gpu].limiter, process, window.from_ns, window.to_ns, window.busy_ns,
+            now_ns);
+    return card->is_told;
+}
+
+/* Does the limit depend on who else works, and the page does not say? */
+static bool needs_pressure(const struct tf_container *container, int gpu)
+{
+    const struct tf_quota *quota = &container->quotas[gpu];
+    uint32_t mode = atomic_load_explicit(&quota->mode, memory_order_relaxed);
+    return (mode == TENFOLD_MODE_ELASTIC || mode == TENFOLD_MODE_PRIORITY)
+        && atomic_load_explicit(&quota->pressure, memory_order_relaxed) == TENFOLD_PRESSURE_UNKNOWN;
+}
+
+void tf_neighbours_observe(struct tf_container *container, const struct tf_cuda *cuda, int gpu, struct tf_limit_process *process, bool has_work,
+    uint64_t now_ns)
+{
+    struct card *card = &cards[gpu];
+    bool is_told = take_told(container, gpu, process, now_ns);
+    if ((is_told && !needs_pressure(container, gpu)) || now_ns - card->tried_ns < period_ns(card))
         return;
     card->tried_ns = now_ns;
     const struct tf_nvml *nvml = tf_nvml_open();
     struct reading reading;
-    if (nvml && tf_driver_pid_find(container, cuda, nvml, gpu, true) && read_utilisation(container, nvml, gpu, &reading))
+    /* without work it may have no context any more, and who else is there would be taken for us */
+    bool is_known = nvml && (has_work ? tf_driver_pid_find(container, cuda, nvml, gpu, true) : tf_driver_pid() != 0);
+    if (is_known && read_utilisation(container, nvml, gpu, &reading))
         tell_limiter(container, gpu, process, &reading, now_ns);
 }

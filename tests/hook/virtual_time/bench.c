@@ -40,24 +40,45 @@ static void on_busy(void *user, uint32_t context, uint64_t from_ns, uint64_t to_
     spread(tenant->nvml_busy_ns, NVML_WINDOWS, bench->parameters.nvml_window_ns, from_ns + late_ns, to_ns + late_ns);
 }
 
-/* The hook's reading of NVML, twice a second if there are new samples: the mean of their whole percents. */
-static void read_nvml(struct bench *bench, struct tenant *tenant, struct process *reader)
+/* A reading of NVML: the mean of the whole percents of the samples since *seen. 0: there are no new ones. */
+static int read_samples(const struct bench *bench, const struct tenant *tenant, uint64_t *seen, struct tf_limit_observation *ret_observation)
 {
     uint64_t window_ns = bench->parameters.nvml_window_ns;
     uint64_t late_ns = window_ns - bench->parameters.nvml_phase_ns;
     uint64_t last = bench->now_ns <= bench->parameters.nvml_lag_ns ? 0 : (bench->now_ns + late_ns - bench->parameters.nvml_lag_ns) / window_ns; /* first incomplete one */
-    if (tenant->nvml_seen == 0 && last > 0)
-        tenant->nvml_seen = 1; /* window 0 began before time did */
-    if (last <= tenant->nvml_seen)
-        return;
-    uint64_t samples = last - tenant->nvml_seen;
-    tenant->nvml_seen = last;
+    if (*seen == 0 && last > 0)
+        *seen = 1; /* window 0 began before time did */
+    if (last <= *seen)
+        return 0;
+    uint64_t samples = last - *seen;
+    *seen = last;
     double busy_ns = 0;
     for (uint64_t i = last - samples; i < last && i < NVML_WINDOWS; i++) {
         uint64_t percent = tenant->nvml_busy_ns[i] * 100 / window_ns;
         busy_ns += percent > 0 ? ((double)percent + 0.5) / 100 * (double)window_ns : 0;
     }
-    tf_limit_observe_busy(&tenant->state, reader->limit, (last - samples) * window_ns - late_ns, last * window_ns - late_ns, (uint64_t)busy_ns, bench->now_ns);
+    *ret_observation = (struct tf_limit_observation){(last - samples) * window_ns - late_ns, last * window_ns - late_ns, (uint64_t)busy_ns};
+    return 1;
+}
+
+/* The hook's own, twice a second. */
+static void read_nvml(struct bench *bench, struct tenant *tenant, struct process *reader)
+{
+    struct tf_limit_observation seen;
+    if (read_samples(bench, tenant, &tenant->nvml_seen, &seen))
+        tf_limit_observe_busy(&tenant->state, reader->limit, seen.from_ns, seen.to_ns, seen.busy_ns, bench->now_ns);
+}
+
+/* The host's, once per period for all; what it tells is in the pages a moment later. */
+static void tell_all(struct bench *bench)
+{
+    const struct parameters *p = &bench->parameters;
+    for (uint32_t t = 0; t < bench->tenant_count; t++) {
+        struct tenant *tenant = &bench->tenants[t];
+        if (tenant->host && read_samples(bench, tenant, &tenant->host_seen, &tenant->next_told))
+            tenant->next_told_ns = bench->now_ns + p->host_delay_ns;
+    }
+    bench->host_ns += p->host_period_ns + (uint64_t)((double)p->host_jitter_ns * random_unit(&bench->random));
 }
 
 /* Who else worked in the last 100 ms, as a node agent would tell the hook. */
@@ -128,6 +149,7 @@ static int run_case(struct bench *bench)
             CONSIDER(bench->changes[bench->change_next].at_ns, 4, 0);
         CONSIDER(bench->pressure_ns, 5, 0);
         CONSIDER(bench->garbage_ns, 6, 0);
+        CONSIDER(bench->host_ns, 8, 0);
         if (!warm)
             CONSIDER(bench->warmup_ns, 7, 0);
         if (next_ns >= end_ns)
@@ -167,6 +189,7 @@ static int run_case(struct bench *bench)
                     write_garbage(bench, &bench->tenants[t]);
             bench->garbage_ns += 10 * MS;
             break;
+        case 8: tell_all(bench); break;
         default:
             warm = 1;
             for (uint32_t t = 0; t < bench->tenant_count; t++)
@@ -216,6 +239,10 @@ static int set_option(struct bench *bench, const char *name, double value)
     else if (strcmp(name, "nvml_window_ms") == 0) p->nvml_window_ns = (uint64_t)(value * 1e6);
     else if (strcmp(name, "nvml_lag_ms") == 0) p->nvml_lag_ns = (uint64_t)(value * 1e6);
     else if (strcmp(name, "nvml_phase_ms") == 0) p->nvml_phase_ns = (uint64_t)(value * 1e6);
+    else if (strcmp(name, "host_period_ms") == 0) p->host_period_ns = (uint64_t)(value * 1e6);
+    else if (strcmp(name, "host_jitter_ms") == 0) p->host_jitter_ns = (uint64_t)(value * 1e6);
+    else if (strcmp(name, "host_delay_ms") == 0) p->host_delay_ns = (uint64_t)(value * 1e6);
+    else if (strcmp(name, "host_look_ms") == 0) p->host_look_ns = (uint64_t)(value * 1e6);
     else if (strcmp(name, "poll_us") == 0) p->poll_ns = (uint64_t)(value * 1e3);
     else if (strcmp(name, "wake_us") == 0) p->wake_ns = (uint64_t)(value * 1e3);
     else if (strcmp(name, "launch_us") == 0) p->launch_ns = (uint64_t)(value * 1e3);
@@ -252,6 +279,7 @@ static int tenant_option(struct tenant *tenant, const char *name, double value)
     else if (strcmp(name, "launch_us") == 0) tenant->launch_ns = (uint64_t)(value * 1e3);
     else if (strcmp(name, "kill_ms") == 0) tenant->kill_ns = (uint64_t)(value * 1e6);
     else if (strcmp(name, "nvml") == 0) tenant->nvml = value != 0;
+    else if (strcmp(name, "host") == 0) tenant->host = value != 0;
     else if (strcmp(name, "phase_ms") == 0) tenant->phase_ns = (uint64_t)(value * 1e6);
     else if (strcmp(name, "one_key") == 0) tenant->one_key = value != 0;
     else if (strcmp(name, "garbage") == 0) tenant->garbage = value != 0;
@@ -267,7 +295,7 @@ static void begin_case(struct bench *bench)
     bench->length_ns = 6000 * MS;
     bench->window_ns = 200 * MS;
     bench->pressure_ns = 50 * MS;
-    bench->garbage_ns = NEVER;
+    bench->garbage_ns = bench->host_ns = NEVER;
 }
 
 static int finish_tenants(struct bench *bench)
@@ -280,9 +308,11 @@ static int finish_tenants(struct bench *bench)
             tenant->launch_ns = bench->parameters.launch_ns;
         if (tenant->garbage)
             bench->garbage_ns = 10 * MS;
+        if (tenant->host)
+            bench->host_ns = bench->parameters.host_period_ns;
     }
     const struct parameters *p = &bench->parameters;
-    return bench->tenant_count > 0 && p->slice_ns > 0 && p->nvml_window_ns > p->nvml_phase_ns && p->poll_ns > 0 && p->launch_ns > 0 && bench->window_ns > 0 ? 0 : -1;
+    return bench->tenant_count > 0 && p->slice_ns > 0 && p->nvml_window_ns > p->nvml_phase_ns && p->host_period_ns > 0 && p->poll_ns > 0 && p->launch_ns > 0 && bench->window_ns > 0 ? 0 : -1;
 }
 
 int main(void)

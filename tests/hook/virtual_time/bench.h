@@ -36,6 +36,7 @@ struct tenant {
     uint64_t launch_ns;
     uint64_t kill_ns; /* when its first process dies; 0: never */
     int nvml;
+    int host; /* the host's plugin reads NVML and tells in the page */
     int one_key; /* kernels of all sizes look alike */
     uint64_t phase_ns; /* one size for so long, then the next; 0: any size at any time */
     uint32_t garbage; /* garbage is written into the state so often per second */
@@ -48,6 +49,9 @@ struct tenant {
     uint64_t window_busy_ns[WINDOWS];
     uint64_t nvml_busy_ns[NVML_WINDOWS];
     uint64_t nvml_seen; /* samples that the hook has read */
+    uint64_t host_seen; /* samples that the host's plugin has read */
+    struct tf_limit_observation told, next_told; /* what the page says, and from next_told_ns on */
+    uint64_t next_told_ns;
     uint64_t last_busy_ns;
 };
 
@@ -74,6 +78,8 @@ struct process {
     uint64_t key, duration_ns;
     uint32_t stream;
     struct tf_limit_ticket ticket;
+    uint64_t looked_ns; /* at what the host told */
+    uint64_t worked_ns; /* when the measuring thread last had something to settle */
     /* segment whose begin event is recorded and whose end event is not */
     struct pending *open;
     struct pending *first, **last, *spare; /* what the measuring thread polls; what is free */
@@ -89,6 +95,7 @@ struct change {
 
 struct parameters {
     uint64_t slice_ns, switch_ns, event_bias_ns, event_stall_ns, nvml_window_ns, nvml_lag_ns, nvml_phase_ns, poll_ns, wake_ns, launch_ns, sync_ns;
+    uint64_t host_period_ns, host_jitter_ns, host_delay_ns, host_look_ns;
     double event_null, event_noise;
 };
 
@@ -105,6 +112,7 @@ struct bench {
     struct gpu gpu;
     struct vt_random random;
     uint64_t pressure_ns; /* next look at who works */
+    uint64_t host_ns;     /* next round of the host's plugin */
     uint64_t garbage_ns;
 };
 

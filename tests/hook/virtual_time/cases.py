@@ -15,6 +15,7 @@ from pathlib import Path
 PARAMETERS: dict[str, float] = {
     name: float(row["value"]) for name, row in json.loads((Path(__file__).parent / "parameters.json").read_text(encoding="utf-8")).items()
 }
+HOST_PARAMETERS = tuple(name for name in PARAMETERS if name.startswith("host_"))  # of the device plugin
 BANK_MS = 250.0  # TF_LIMIT_BANK_DEFAULT_NS of limit.h
 WINDOW_MS = 200.0
 HARD, ELASTIC, NEVER, PRIORITY = range(4)
@@ -40,6 +41,7 @@ class Tenant:
     mode: int = HARD
     priority: int = 0
     nvml: bool = True
+    host: bool = False  # the device plugin tells in the page
     one_key: bool = False
     phase_ms: float = 0.0
     limited: bool = True
@@ -58,7 +60,7 @@ class Tenant:
                 words.append(f"{name} {getattr(self, name)}")
         if self.stop_ms:
             words.append(f"stop_ms {self.stop_ms}")
-        words += [f"{name} {int(getattr(self, name))}" for name in ("sync", "nvml", "one_key", "limited", "garbage")]
+        words += [f"{name} {int(getattr(self, name))}" for name in ("sync", "nvml", "host", "one_key", "limited", "garbage")]
         return "tenant " + " ".join(words)
 
 
@@ -337,6 +339,24 @@ def blind(fifo: bool) -> Iterator[Case]:
         yield Case("no nvml", name, pair, fifo=fifo, warmup_ms=8000, length_ms=20000, below_points=WITHOUT_NVML.get(name, (1.5, 1.5))[fifo])
 
 
+def listening(case: Case, **other: object) -> Case:
+    """The same without NVML in the containers: the host tells."""
+    tenants = tuple(replace(tenant, nvml=False, host=True) for tenant in case.tenants)
+    return replace(case, tenants=tenants, **other)  # type: ignore[arg-type]
+
+
+def told(fifo: bool) -> Iterator[Case]:
+    """The cases of blind() with the host's word: the targets are those of NVML in the container."""
+    for case in blind(fifo):
+        yield listening(case, group="host", below_points=1.5)
+
+
+def told_changes(fifo: bool) -> Iterator[Case]:
+    """How many start at once, and how limits change while neighbours work, where the host's word comes later than NVML's own would."""
+    for case in itertools.chain(crowds(fifo), neighbour_changes(fifo)):
+        yield listening(case, name=f"{case.name}, host")
+
+
 def one_key(fifo: bool) -> Iterator[Case]:
     """One function and grid whose kernels are of two lengths (a loop over more or fewer elements): alone, that is no neighbour's work."""
     lengths = ((1000.0, 3000.0), (1000.0, 1000.0, 3000.0), (300.0, 5000.0), (1000.0, 1000.0, 1000.0, 10000.0), (20.0, 2000.0),
@@ -353,11 +373,22 @@ def one_key(fifo: bool) -> Iterator[Case]:
 
 
 def varied(base: list[Case]) -> Iterator[Case]:
-    """Each parameter at half and at one and a half times its value."""
+    """Each parameter that matters to the case at half and at one and a half times its value."""
     for case, name, factor in itertools.product(base, PARAMETERS, (0.5, 1.5)):
+        if name in HOST_PARAMETERS and not any(tenant.host for tenant in case.tenants):
+            continue
         yield replace(
             case, group="varied", name=f"{case.name}, {name} x {factor}", settings={**case.settings, name: PARAMETERS[name] * factor}
         )
+
+
+def told_held_out(count: int, seed: int) -> Iterator[Case]:
+    """The random cases of several tenants, with the host's word instead of NVML and the host at random as well."""
+    dice = random.Random(seed)
+    for case in held_out(count, seed):
+        settings = {**case.settings, **{name: PARAMETERS[name] * dice.uniform(0.5, 1.5) for name in HOST_PARAMETERS}}
+        if len(case.tenants) > 1:
+            yield listening(case, name=f"{case.name}, host", settings=settings)
 
 
 def held_out(count: int, seed: int) -> Iterator[Case]:
@@ -382,7 +413,7 @@ def held_out(count: int, seed: int) -> Iterator[Case]:
                     streams=dice.choice((1, 1, 1, 2)),
                 )
             )
-        settings = {name: value * dice.uniform(0.5, 1.5) for name, value in PARAMETERS.items()}
+        settings = {name: value * dice.uniform(0.5, 1.5) for name, value in PARAMETERS.items() if name not in HOST_PARAMETERS}
         name = f"{index}: " + ", ".join(f"{tenant.limit} of {tenant_name(tenant)}" for tenant in tenants)
         length_ms = max(12000.0, *(long_enough_ms(tenant, 200) for tenant in tenants), 0)
         yield Case(
@@ -394,11 +425,11 @@ def quick() -> list[Case]:
     cases = list(sweep([1, 5, 20, 35, 50, 65, 80, 95, 99]))
     cases += sweep([5, 50, 95], fifo=True)
     for fifo in (False, True):
-        cases += itertools.chain(hostile(fifo), blind(fifo), one_key(fifo), phases(fifo), cold(fifo))
+        cases += itertools.chain(hostile(fifo), blind(fifo), told(fifo), told_changes(fifo), one_key(fifo), phases(fifo), cold(fifo))
         cases += itertools.chain(
             shared(fifo), crowds(fifo), processes(fifo), changes(fifo), neighbour_changes(fifo), duty(fifo), modes(fifo)
         )
-        base = [case for case in shared(fifo) if case.name in ("30/60 of 1 ms", "10/30/55 mixed")]
+        base = [case for case in (*shared(fifo), *told(fifo)) if case.name in ("30/60 of 1 ms", "10/30/55 mixed")]
         cases += varied(base)
     return cases
 
@@ -410,9 +441,11 @@ def full() -> list[Case]:
         for seed in (1, 2, 3):
             for case in itertools.chain(shared(fifo), processes(fifo), changes(fifo), duty(fifo), modes(fifo)):
                 cases.append(replace(case, seed=seed, name=f"{case.name}, seed {seed}"))
-        cases += itertools.chain(hostile(fifo), blind(fifo), one_key(fifo), phases(fifo), cold(fifo), crowds(fifo))
+        cases += itertools.chain(
+            hostile(fifo), blind(fifo), told(fifo), told_changes(fifo), one_key(fifo), phases(fifo), cold(fifo), crowds(fifo)
+        )
         cases += neighbour_changes(fifo, (0, 64, 128, 192), (0, 60, 120))
-        cases += varied(list(shared(fifo)))
+        cases += varied([*shared(fifo), *told(fifo)])
         cases += varied([case for case in changes(fifo) if case.name.startswith("1 ms 50")])
         cases += varied(list(sweep([10, 50, 90], (20.0, 300.0, 10000.0), fifo)))
     return cases

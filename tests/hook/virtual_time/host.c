@@ -5,6 +5,9 @@
 #include "bench.h"
 #include <stdlib.h>
 
+#define FRESH_NS (3000 * MS)  /* of neighbours.c */
+#define LINGER_NS (4000 * MS) /* of measure.c */
+
 /* Begin and end of a measured segment travel with the kernels as pointers to this. */
 struct mark {
     struct pending *begin; /* the kernel's begin event opens this */
@@ -93,7 +96,7 @@ static void queue_pending(struct bench *bench, struct process *process, struct p
 {
     *process->last = pending;
     process->last = &pending->next;
-    if (process->helper_ns == NEVER)
+    if (process->helper_ns == NEVER || process->helper_ns > bench->now_ns + bench->parameters.poll_ns)
         process->helper_ns = bench->now_ns + bench->parameters.poll_ns;
 }
 
@@ -234,10 +237,26 @@ static void wake_tenant(struct bench *bench, struct tenant *tenant)
     }
 }
 
+/* The last word that the host has put into the page. */
+static void look_at_told(struct bench *bench, struct process *process)
+{
+    struct tenant *tenant = process->tenant;
+    if (!tenant->host || bench->now_ns - process->looked_ns < bench->parameters.host_look_ns)
+        return;
+    process->looked_ns = bench->now_ns;
+    if (tenant->next_told_ns != 0 && tenant->next_told_ns <= bench->now_ns)
+        tenant->told = tenant->next_told;
+    if (tenant->told.to_ns != 0 && bench->now_ns - tenant->told.to_ns < FRESH_NS)
+        tf_limit_observe_told(&tenant->state, process->limit, tenant->told.from_ns, tenant->told.to_ns, tenant->told.busy_ns, bench->now_ns);
+}
+
 void host_run_helper(struct bench *bench, struct process *process)
 {
     struct tenant *tenant = process->tenant;
     int wake = 0;
+    if (process->first != NULL)
+        process->worked_ns = bench->now_ns;
+    look_at_told(bench, process);
     struct pending **link = &process->first;
     while (*link != NULL) {
         struct pending *pending = *link;
@@ -258,7 +277,8 @@ void host_run_helper(struct bench *bench, struct process *process)
             process->last = link;
         give_pending(process, pending);
     }
-    process->helper_ns = process->first == NULL ? NEVER : bench->now_ns + bench->parameters.poll_ns;
+    uint64_t rest_ns = tenant->host && bench->now_ns - process->worked_ns < LINGER_NS ? bench->now_ns + bench->parameters.host_look_ns : NEVER;
+    process->helper_ns = process->first == NULL ? rest_ns : bench->now_ns + bench->parameters.poll_ns;
     if (wake)
         wake_tenant(bench, tenant);
 }

@@ -187,6 +187,8 @@ static void garbage_in_the_shared_state_neither_hangs_nor_crashes(void)
                 tf_limit_settle(&world.state, world.process, &world.policy, &ticket.segment, random_u64(&random), random_u64(&random), world.now_ns);
             uint64_t to_ns = world.now_ns - random_u64(&random) % SECOND;
             tf_limit_observe_busy(&world.state, world.process, to_ns - random_u64(&random) % (2 * SECOND), to_ns, random_u64(&random), world.now_ns);
+            tf_limit_observe_told(&world.state, world.process, random_u64(&random), to_ns + random_u64(&random) % 2, random_u64(&random), world.now_ns);
+            tf_limit_observe_told(&world.state, world.process, to_ns - random_u64(&random) % (2 * SECOND), to_ns, random_u64(&random), world.now_ns);
             world.now_ns += random_u64(&random) % SECOND;
         }
         free(world.process);
@@ -458,6 +460,64 @@ static void nvml_gives_back_what_neighbours_slices_cost(void)
     free(world.process);
 }
 
+/* 1 ms of every 2 is a neighbour's. The host tells once a second, and all processes look ten times. Returns what is left of the sum of busy time
+ * when one more window, without work, has been told: the oftener a window is weighed, the less. */
+static double listen_to_the_host(unsigned siblings, double *ret_percent)
+{
+    struct world world = fresh((struct tf_limit_policy){.limit_percent = 30});
+    struct tf_limit_process *others[8];
+    for (unsigned i = 0; i < siblings; i++)
+        others[i] = fresh_process();
+    uint64_t told_from_ns = 0, told_to_ns = world.now_ns, told_work_ns = 0, looked_ns = world.now_ns, work_ns = 0, from_ns = 0, window_work_ns = 0;
+    while (world.now_ns < 40 * SECOND) {
+        run_kernel(&world, key_of(1), 2 * MS);
+        window_work_ns += MS;
+        if (world.now_ns > 20 * SECOND) {
+            from_ns = from_ns == 0 ? world.now_ns : from_ns;
+            work_ns += MS;
+        }
+        if (world.now_ns - told_to_ns >= SECOND) {
+            told_from_ns = told_to_ns, told_to_ns = world.now_ns, told_work_ns = window_work_ns;
+            window_work_ns = 0;
+        }
+        if (world.now_ns - looked_ns >= SECOND / 10 && told_from_ns != 0) {
+            looked_ns = world.now_ns;
+            for (unsigned i = 0; i < siblings; i++)
+                tf_limit_observe_told(&world.state, others[i], told_from_ns, told_to_ns, told_work_ns, world.now_ns + i);
+            tf_limit_observe_told(&world.state, world.process, told_from_ns, told_to_ns, told_work_ns, world.now_ns);
+        }
+    }
+    *ret_percent = (double)work_ns / (double)(world.now_ns - from_ns) * 100;
+    double before_ns = (double)world.state.busy_sum_ns;
+    told_from_ns = world.now_ns + SECOND / 2, told_to_ns = told_from_ns + SECOND;
+    world.now_ns = told_to_ns;
+    for (int look = 0; look < 15; look++, world.now_ns += SECOND / 10) {
+        for (unsigned i = 0; i < siblings; i++)
+            tf_limit_observe_told(&world.state, others[i], told_from_ns, told_to_ns, 0, world.now_ns + i);
+        tf_limit_observe_told(&world.state, world.process, told_from_ns, told_to_ns, 0, world.now_ns);
+    }
+    double left = (double)world.state.busy_sum_ns / before_ns;
+    for (unsigned i = 0; i < siblings; i++)
+        free(others[i]);
+    free(world.process);
+    return left;
+}
+
+static void the_host_gives_back_what_neighbours_slices_cost(void)
+{
+    double percent;
+    listen_to_the_host(0, &percent);
+    CHECK(percent > 28.5 && percent < 31.5);
+}
+
+static void what_the_host_told_all_processes_is_weighed_once(void)
+{
+    double percent, alone = listen_to_the_host(0, &percent), together = listen_to_the_host(7, &percent);
+    CHECK(percent > 28.5 && percent < 31.5);
+    CHECK(alone > 0.2 && alone < 0.9);
+    CHECK(together > 0.95 * alone && together < 1.05 * alone);
+}
+
 /* ---------------------------------------------------------------- threads */
 
 struct worker {
@@ -583,6 +643,8 @@ int main(void)
     streams_that_overlap_are_charged_once();
     nvml_that_looks_at_another_process_is_ignored();
     nvml_gives_back_what_neighbours_slices_cost();
+    the_host_gives_back_what_neighbours_slices_cost();
+    what_the_host_told_all_processes_is_weighed_once();
     threads_charge_exactly_what_their_tickets_say();
     print_cost();
     return 0;

@@ -141,6 +141,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     todo = cases.full() if options.full else cases.quick()
     held_out = options.held_out if options.held_out is not None else 600 if options.full else 150
     todo += cases.held_out(held_out, options.held_out_seed)
+    todo += cases.told_held_out(held_out, options.held_out_seed)
     if options.only:
         todo = [case for case in todo if options.only in case.label]
     try:

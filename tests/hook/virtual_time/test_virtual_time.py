@@ -20,6 +20,8 @@ HERE = Path(__file__).resolve().parent
 EARNED = "earned = (int64_t)(passed_ns * earn_percent / 100);"
 BANK = "return bank > 2 * CHUNK_NS ? bank : 2 * CHUNK_NS;"
 SUPERVISED = "    none.supervised = 1;\n"
+TOLD = "    if (to_ns != process->told_to_ns)\n"
+SIBLING = "now_ns - observed_ns < SIBLING_NS);"
 CUT = "return min_u64(max_u64(step_ns, kernel_ns), most_ns) >> 16;"
 TURN = "if (processes > 1 && process->entitled_ns < 0 && credit < surplus)"
 FIRST = "? FACTOR_MIN : FACTOR_FIRST;"
@@ -39,6 +41,9 @@ MUTATIONS = {
     "charges overlapping streams twice": ("return length_ns - min_u64(covered_ns, length_ns);", "return length_ns;", "streams"),
     "hides a long kernel's debt behind a full bank": ("if (cost_ns > (uint64_t)CHUNK_NS)", "if (0)", "long"),
     "ignores NVML": (SUPERVISED, SUPERVISED + "    if (observed_ns > 0) return none;\n", "shared"),
+    "ignores the host": (TOLD, "    if (0)\n", "host"),
+    "weighs what the host told once per process": (SIBLING, SIBLING.replace("<", "< 0 *"), "laws"),
+    "weighs the host's old word again and again": (TOLD, "    if (1)\n", "laws"),
     "forgets what idle time earned": (BANK, "return 2 * CHUNK_NS;", "duty"),
     "keeps idle time for ever": (BANK, "return bank * 1000;", "duty"),
     "takes a step of the load for a neighbour": (CUT, CUT.replace("return ", "return 0 * "), "change"),
@@ -69,6 +74,7 @@ def small() -> dict[str, list[Case]]:
         "streams": [streams],
         "long": [long],
         "shared": shared,
+        "host": [case for case in cases.told(False) if case.name == "30/60 of 5 ms"],
         "duty": list(cases.duty(False)),
         "crowd": [case for case in cases.crowds(True) if "20+200" in case.name],
         "one key": [case for case in cases.one_key(False) if " at 40" in case.name],
@@ -111,9 +117,10 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_targets_hold_in_the_quick_cases(bench: Path) -> None:
-    todo = [*cases.quick(), *cases.held_out(150, 271828)]
+    todo = [*cases.quick(), *cases.held_out(150, 271828), *cases.told_held_out(150, 271828)]
     verdicts, _ = run.judge_held_out(run.judge_all(todo, run.run(bench, todo)))
     assert len(verdicts) > 2000
+    assert {verdict.case.group for verdict in verdicts} >= {"shared", "no nvml", "host", "crowd", "two change"}
     assert [str(verdict) for verdict in verdicts if verdict.missed] == []
 
 
