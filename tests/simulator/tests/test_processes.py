@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
 import subprocess
+import sys
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,6 +73,30 @@ def test_a_child_that_outlives_its_parent_holds_nothing(machine: Machine) -> Non
             os.kill(child, signal.SIGKILL)
 
 
+WHO = """
+import json, time, pynvml as n
+n.nvmlInit(); h = n.nvmlDeviceGetHandleByIndex(0)
+pids, at_work, deadline = [p.pid for p in n.nvmlDeviceGetComputeRunningProcesses(h)], [], time.monotonic() + 10
+while not at_work and time.monotonic() < deadline:
+    try:
+        at_work = [s.pid for s in n.nvmlDeviceGetProcessUtilization(h, 0)]
+    except n.NVMLError_NotFound:
+        time.sleep(0.05)
+name = n.nvmlSystemGetProcessName(pids[0])
+print(json.dumps({"list": pids, "at_work": at_work, "name": name if isinstance(name, str) else name.decode()}))
+"""
+
+
+def who_works(machine: Machine, *prefix: str) -> dict[str, Any]:
+    """What NVML tells a program of the processes on the first card, once one of them has worked for a window."""
+    command = [*prefix, sys.executable, "-c", WHO]
+    environment = {"PATH": os.environ["PATH"], **machine.environment}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    seen: dict[str, Any] = json.loads(done.stdout)
+    return seen
+
+
 class TestOtherNamespaces:
     """Containers have pid namespaces of their own; the machine is one all the same."""
 
@@ -84,7 +112,30 @@ class TestOtherNamespaces:
         entry = machine.truth()["processes"][0]
         assert inside.special("pid") == entry["pid"] == 1
         assert entry["host_pid"] >= 4_200_000
-        assert f"{entry['host_pid']}, 2 MiB" in machine.smi("--query-compute-apps=pid,used_memory", "--format=csv").stdout
+
+    def test_the_machine_sees_its_true_pid_in_every_call(self, machine: Machine, inside: Process) -> None:
+        inside.alloc(BLOCK)
+        inside.load_spin()
+        inside.launch(20_000_000)  # killed with its process
+        true_pid = int(Path(f"/proc/{inside.child.pid}/task/{inside.child.pid}/children").read_text())
+        name = machine.truth()["processes"][0]["name"]
+        assert Path(f"/proc/{true_pid}/status").read_text().split("NSpid:")[1].split()[:2] == [str(true_pid), "1"]
+        assert f"{true_pid}, 2 MiB" in machine.smi("--query-compute-apps=pid,used_memory", "--format=csv").stdout
+        assert who_works(machine) == {"list": [true_pid], "at_work": [true_pid], "name": name}
+        inside.kill()
+        with machine.process("unshare", "--pid", "--fork", "--kill-child").start() as successor:
+            successor.alloc(BLOCK)  # in the slot of the dead one, perhaps
+            another = int(Path(f"/proc/{successor.child.pid}/task/{successor.child.pid}/children").read_text())
+            assert another != true_pid
+            assert f"{another}, 2 MiB" in machine.smi("--query-compute-apps=pid,used_memory", "--format=csv").stdout
+
+    def test_from_another_namespace_it_goes_on_being_made_up(self, machine: Machine, inside: Process) -> None:
+        inside.alloc(BLOCK)
+        inside.load_spin()
+        inside.launch(20_000_000)
+        [entry] = machine.truth()["processes"]
+        seen = who_works(machine, "unshare", "--pid", "--fork", "--kill-child")
+        assert seen == {"list": [entry["host_pid"]], "at_work": [entry["host_pid"]], "name": entry["name"]}
 
     def test_its_life_is_seen_from_outside(self, machine: Machine, inside: Process) -> None:
         inside.alloc(BLOCK)

@@ -138,7 +138,7 @@ void state_unlock(struct sim_machine *machine)
         futex(&machine->state->lock_word, FUTEX_WAKE, 1, NULL);
 }
 
-static uint64_t pid_namespace_inode(void)
+uint64_t state_pid_namespace(void)
 {
     struct stat status;
     return old_libc_stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : 0;
@@ -179,7 +179,7 @@ static void open_slot(struct sim_machine *machine)
     memset(slot, 0, sizeof *slot);
     slot->generation = ++state->next_generation;
     slot->pid = (int32_t)getpid();
-    slot->pid_namespace = pid_namespace_inode();
+    slot->pid_namespace = state_pid_namespace();
     slot->host_pid =
         slot->pid_namespace == state->pid_namespace ? (uint32_t)slot->pid : SIM_HOST_PID_BASE + state->next_host_pid++;
     slot->attached_ns = state_now_ns();

@@ -47,7 +47,7 @@ struct sim_slot {
     uint32_t live; /* 1 from attach until detach or reap */
     uint32_t generation;
     int32_t pid;         /* in the process's own pid namespace */
-    uint32_t host_pid;   /* what NVML reports: pid when the process shares the machine's pid namespace, else made up and unique */
+    uint32_t host_pid;   /* pid when the process shares the machine's pid namespace, else made up and unique; what NVML reports where it knows no better (nvml_pid.c) */
     uint64_t pid_namespace;
     int64_t attached_ns;
     char name[SIM_NAME_BYTES]; /* path of the executable, cut from the left */
@@ -259,6 +259,9 @@ void state_release_slot(struct sim_state *state, uint32_t slot_index, bool found
 bool state_is_slot_alive(const struct sim_machine *machine, uint32_t slot_index);
 
 int64_t state_now_ns(void);
+
+/* Inode of the caller's pid namespace; 0: not known. */
+uint64_t state_pid_namespace(void);
 
 /* With the lock: the injected error for this call, or 0. Counts the call. */
 int32_t state_injected_error(struct sim_machine *machine, const char *symbol);

@@ -41,6 +41,12 @@ nvmlDevice_t nvml_device(uint32_t index); /* NULL beyond the last visible card *
 /* The card behind a handle. INVALID_ARGUMENT, or GPU_IS_LOST. */
 nvmlReturn_t nvml_card(nvmlDevice_t device, struct sim_card **ret_card);
 
+/* Before the machine's lock is taken: finds out what nvml_pid_of() will say. */
+void nvml_resolve_pids(void);
+
+/* With the lock: the number by which this caller sees a process. */
+uint32_t nvml_pid_of(const struct sim_state *state, const struct sim_slot *slot);
+
 /* Copies a text with its zero; INSUFFICIENT_SIZE if it does not fit. */
 nvmlReturn_t nvml_text(char *ret_text, unsigned size_bytes, const char *text);
 

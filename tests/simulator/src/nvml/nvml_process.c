@@ -1,7 +1,6 @@
 /* nvml_process.c - who uses a card: process lists and utilisation per process, from the machine's own books.
  *
- * The pid of a process is sim_slot.host_pid: its real one if it shares the machine's pid namespace, else a unique made-up one above
- * the kernel's largest. A process appears with its first context on the card. */
+ * By which number a process is named, nvml_pid.c says. A process appears with its first context on the card. */
 #include "nvml.h"
 
 #include <time.h>
@@ -12,11 +11,12 @@ static bool is_on_card(const struct sim_slot *slot, uint32_t card)
 }
 
 /* Calls emit for every process on the card; returns how many there are. */
-static unsigned list_processes(nvmlDevice_t device, unsigned room, void (*emit)(void *list, unsigned i, const struct sim_slot *, uint64_t),
+static unsigned list_processes(nvmlDevice_t device, unsigned room, void (*emit)(void *list, unsigned i, uint32_t pid, uint64_t used_bytes),
                                void *list)
 {
     struct sim_machine *machine = nvml_machine();
     unsigned count = 0;
+    nvml_resolve_pids();
     state_lock(machine);
     state_reap(machine);
     for (uint32_t i = 0; i < machine->state->slot_ceiling; i++) {
@@ -24,14 +24,14 @@ static unsigned list_processes(nvmlDevice_t device, unsigned room, void (*emit)(
         if (!is_on_card(slot, device->card))
             continue;
         if (count < room)
-            emit(list, count, slot, slot->usage[device->card].reserved_bytes);
+            emit(list, count, nvml_pid_of(machine->state, slot), slot->usage[device->card].reserved_bytes);
         count++;
     }
     state_unlock(machine);
     return count;
 }
 
-static nvmlReturn_t give_list(nvmlDevice_t device, unsigned *count, void (*emit)(void *, unsigned, const struct sim_slot *, uint64_t),
+static nvmlReturn_t give_list(nvmlDevice_t device, unsigned *count, void (*emit)(void *, unsigned, uint32_t, uint64_t),
                               void *list)
 {
     struct sim_card *card;
@@ -44,14 +44,14 @@ static nvmlReturn_t give_list(nvmlDevice_t device, unsigned *count, void (*emit)
     return *count > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }
 
-static void emit_v1(void *list, unsigned i, const struct sim_slot *slot, uint64_t used_bytes)
+static void emit_v1(void *list, unsigned i, uint32_t pid, uint64_t used_bytes)
 {
-    ((nvmlProcessInfo_v1_t *)list)[i] = (nvmlProcessInfo_v1_t){.pid = slot->host_pid, .used_bytes = used_bytes};
+    ((nvmlProcessInfo_v1_t *)list)[i] = (nvmlProcessInfo_v1_t){.pid = pid, .used_bytes = used_bytes};
 }
 
-static void emit_v2(void *list, unsigned i, const struct sim_slot *slot, uint64_t used_bytes)
+static void emit_v2(void *list, unsigned i, uint32_t pid, uint64_t used_bytes)
 {
-    ((nvmlProcessInfo_v2_t *)list)[i] = (nvmlProcessInfo_v2_t){.pid = slot->host_pid,
+    ((nvmlProcessInfo_v2_t *)list)[i] = (nvmlProcessInfo_v2_t){.pid = pid,
                                                                .used_bytes = used_bytes,
                                                                .gpu_instance = NVML_NO_INSTANCE,
                                                                .compute_instance = NVML_NO_INSTANCE};
@@ -107,9 +107,10 @@ NVML_EXPORT nvmlSystemGetProcessName(unsigned pid, char *ret_name, unsigned size
     struct sim_machine *machine = nvml_machine();
     char name[SIM_NAME_BYTES] = "";
     REQUIRE(ret_name && size_bytes, NVML_ERROR_INVALID_ARGUMENT);
+    nvml_resolve_pids();
     state_lock(machine);
     for (uint32_t i = 0; i < machine->state->slot_ceiling; i++)
-        if (machine->state->slots[i].live && machine->state->slots[i].host_pid == pid)
+        if (machine->state->slots[i].live && nvml_pid_of(machine->state, &machine->state->slots[i]) == pid)
             memcpy(name, machine->state->slots[i].name, sizeof name);
     state_unlock(machine);
     REQUIRE(name[0], NVML_ERROR_NOT_FOUND);
@@ -133,6 +134,7 @@ static nvmlReturn_t write_utilisation(nvmlDevice_t device, nvmlProcessUtilizatio
     const int64_t now_ns = state_now_ns(), offset_ns = wall_clock_offset_ns();
     const int64_t since_ns = last_seen_us > INT64_MAX / 1000 ? INT64_MAX : (int64_t)last_seen_us * 1000 - offset_ns;
     unsigned found = 0;
+    nvml_resolve_pids();
     state_lock(machine);
     timeline_advance(state, device->card, now_ns);
     for (uint32_t i = 0; i < machine->state->slot_ceiling; i++) {
@@ -146,7 +148,7 @@ static nvmlReturn_t write_utilisation(nvmlDevice_t device, nvmlProcessUtilizatio
             continue;
         if (list && found < *count)
             list[found] = (nvmlProcessUtilizationSample_t){
-                .pid = slot->host_pid, .time_us = (unsigned long long)(end_ns + offset_ns) / 1000, .sm_percent = (unsigned)percent};
+                .pid = nvml_pid_of(state, slot), .time_us = (unsigned long long)(end_ns + offset_ns) / 1000, .sm_percent = (unsigned)percent};
         found++;
     }
     state_unlock(machine);
