@@ -46,6 +46,7 @@ SHARES_S = {"check": 240, "hook": 360, "nodes": 480, "demo": 180, "cluster": 360
 
 PYTHON_PATHS = "plugins files/device_plugin/src tests tools"
 NEEDS_ROOT = '[ "$(id -u)" = 0 ] || { echo "skip: not root: tests whose packages are missing skip too"; exit 77; }'
+PYTEST = "python -m pytest -q -n3 --dist=worksteal"
 # the NVIDIA toolkit that the fleet was built with
 TOOLKIT = (
     """export TENFOLD_NVIDIA_CTK=$(python -c 'from tests.cluster.paths import Paths; print(Paths.of_user().current / "bin/nvidia-ctk")');"""
@@ -60,8 +61,8 @@ STEPS = (
     Step("check", "tree", "python tools/check_tree.py"),
     Step("check", "yamllint", "yamllint --strict ."),
     Step("check", "ansible-lint", "ansible-lint --offline -q"),
-    Step("check", "unit", "python -m pytest -q tests/unit"),
-    Step("check", "simulator", "python -m pytest -q tests/simulator/tests -m 'not full and not toolkit'"),
+    Step("check", "unit", f"{PYTEST} tests/unit"),
+    Step("check", "simulator", f"{PYTEST} tests/simulator/tests -m 'not full and not toolkit'"),
     Step("check", "hook-quick", "python tests/hook/run.py --quick"),
     Step("hook", "hook-full", "python tests/hook/run.py --full", 1200),
     Step("hook", "simulator-full", f"{HEADERS} python -m pytest -q tests/simulator/tests -m full"),

@@ -14,6 +14,7 @@ from tests.hook.workshop import MIB, Machine, Slot
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "full: slow or needs more than a compiler; left out of tests/hook/run.py --quick")
+    config.addinivalue_line("markers", "timing: judges shares of time; tests/hook/run.py runs such tests beside nothing but each other")
 
 
 @pytest.fixture(scope="session")

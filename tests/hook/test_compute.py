@@ -13,6 +13,8 @@ from tests.hook import scripts
 from tests.hook.allowance import SAVED_AFTER_CHANGE_MS, Allowance
 from tests.hook.workshop import MIB, Machine, Slot
 
+pytestmark = pytest.mark.timing
+
 # The simulator's engine runs in real time, but on a machine that may be busy: judged on exact GPU time over wall time.
 TOLERANCE_POINTS = 3.0
 

@@ -16,6 +16,8 @@ from tenfold_device_plugin.pages import Pages
 from tests.hook import scripts
 from tests.hook.workshop import Machine, Session, Slot
 
+pytestmark = pytest.mark.timing
+
 SPINNER = """
 cuda.start()
 f = cuda.spin()

@@ -69,6 +69,7 @@ class TestSlice:
         truth.uuids = machine.uuids
         return Slot(tmp_path / "slot", other_hook, truth, [region.GpuQuota(machine.uuids[0], 64 * MIB, 30)]).create()
 
+    @pytest.mark.timing
     def test_limits_hold_and_change_in_a_running_program(self, slot: Slot, simulator: Path) -> None:
         truth = Machine(simulator, slot.machine.state)
         with Session(slot, EMULATOR) as session:

@@ -94,6 +94,7 @@ class TestOldLibrary:
         del root.binds["/etc/ld.so.preload"]
         assert root.output(["linked"]) == f"{CARD_BYTES} of {CARD_BYTES}, result 2\n", "something else than the hook limits"
 
+    @pytest.mark.timing
     def test_a_program_that_looks_the_driver_up_is_limited_in_bytes_and_time(self, root: Root) -> None:
         uuid = json.loads(root.output(["/usr/local/tenfold/vgpuctl", "show", "--json", "/run/tenfold"]))["gpus"][0]["uuid"]
         commands = f"open {uuid}\nfill 2097152 134217728\nspin 1000 400\n"

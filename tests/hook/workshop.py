@@ -6,11 +6,14 @@ objects that tests use. ``conftest`` makes fixtures of them; the simulator itsel
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import functools
 import json
 import os
 import shutil
 import subprocess
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Sequence
@@ -25,12 +28,22 @@ BUILD = Path(os.environ.get("TENFOLD_BUILD", ROOT / "build" / "hook-tests"))
 MIB = 1 << 20
 
 
+@contextlib.contextmanager
+def only_builder(target: Path) -> Iterator[None]:
+    """Tests run in several processes that share the cache: one builds, the others wait and find it built."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.with_name(target.name + ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def make(folder: Path, build: Path, *targets: str, **variables: str) -> None:
     """Run make there; a failure shows its output."""
     build.mkdir(parents=True, exist_ok=True)
     words = [f"{name}={value}" for name, value in variables.items()]
     command = ["make", "-s", f"-j{os.cpu_count() or 1}", "-C", str(folder), f"BUILD={build}", *words, *targets]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    with only_builder(build):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
 
@@ -43,6 +56,16 @@ def build_simulator(name: str = "simulator", **variables: str) -> Path:
 def build_hook(name: str = "hook", source: Path = HOOK_SOURCE, **variables: str) -> Path:
     make(source, BUILD / name, **variables)
     return BUILD / name
+
+
+def build_broken_hook(folder: Path, damage: Callable[[Path], None], **variables: str) -> Path:
+    """The hook from sources that ``damage`` changes (their folder is its argument); what it leaves alone is not compiled again."""
+    source, build = folder / "source", folder / "build"
+    shutil.copytree(HOOK_SOURCE, source, ignore=shutil.ignore_patterns("build"))
+    shutil.copytree(build_hook(), build)
+    damage(source / "src")
+    make(source, build, str(build / "libtenfold.so"), **variables)
+    return build
 
 
 @functools.lru_cache(maxsize=1)
@@ -72,9 +95,6 @@ def compile_program(
         *(HOOK_SOURCE / "src").glob("*.[h]"),
         HOOK_SOURCE / "src/hooks.def",
     ]
-    if out.exists() and all(out.stat().st_mtime > path.stat().st_mtime for path in inputs):
-        return out
-    out.parent.mkdir(parents=True, exist_ok=True)
     includes = [f"-I{HOOK_SOURCE / 'include'}", f"-I{HOOK_SOURCE / 'src'}"]
     warnings = ["-Wall", "-Wextra", "-Werror"]
     command = [
@@ -93,7 +113,10 @@ def compile_program(
         "-pthread",
         "-ldl",
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    with only_builder(out):
+        if out.exists() and all(out.stat().st_mtime > path.stat().st_mtime for path in inputs):
+            return out
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr}")
     return out

@@ -14,6 +14,7 @@ from typing import Any, Callable
 
 import ansible.module_utils
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.hook import workshop
 
@@ -25,6 +26,10 @@ for _folder in ("modules", "action", "filter"):
 _module_utils = str(ROOT / "plugins" / "module_utils")
 if _module_utils not in ansible.module_utils.__path__:
     ansible.module_utils.__path__.append(_module_utils)
+
+# Time limits per example would judge how busy the machine is.
+settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy machine")
 
 RunModule = Callable[..., "dict[str, Any]"]
 

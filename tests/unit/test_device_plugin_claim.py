@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tenfold_device_plugin import claim
@@ -33,7 +33,6 @@ def booked(name: str, tier: str, card: str) -> Booking:
 class TestNothingIsOverbooked:
     """Whatever pods claim, in whatever order: no card ever holds more than it has."""
 
-    @settings(deadline=None)
     @given(
         st.lists(
             st.tuples(

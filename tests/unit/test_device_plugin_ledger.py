@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tenfold_device_plugin.errors import LedgerError
@@ -43,7 +43,6 @@ SLOT = Slot("0" * 32, ("GPU-a::0",))
 
 
 class TestSurvival:
-    @settings(deadline=None)
     @given(bookings=st.lists(bookings, max_size=4), slots=st.lists(slots, max_size=4))
     def test_what_was_put_is_there_after_a_restart(self, tmp_path_factory: Any, bookings: list[Booking], slots: list[Slot]) -> None:
         folder = tmp_path_factory.mktemp("ledger")

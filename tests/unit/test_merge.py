@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tenfold import merge
@@ -55,7 +55,6 @@ def through_text(record: merge.Record | None) -> merge.Record | None:
 
 
 class TestMerging:
-    @settings(deadline=None)
     @given(document=documents, wanted=edits, form=formats)
     def test_every_edit_holds_and_no_other_key_changes(self, document: dict[str, Any], wanted: list[Edit], form: str) -> None:
         after = plain_of(merged(text_of(document, form), wanted, form).text, form)
@@ -64,14 +63,12 @@ class TestMerging:
         for key, value in document.items():
             assert after[key] == value
 
-    @settings(deadline=None)
     @given(document=documents, wanted=edits, form=formats)
     def test_second_merge_changes_nothing(self, document: dict[str, Any], wanted: list[Edit], form: str) -> None:
         first = merged(text_of(document, form), wanted, form)
         second = merged(first.text, wanted, form, through_text(first.record))
         assert (second.text, second.record) == (first.text, through_text(first.record))
 
-    @settings(deadline=None)
     @given(document=documents, first=edits, second=edits, form=formats)
     def test_edits_that_are_no_longer_wanted_are_taken_back(
         self, document: dict[str, Any], first: list[Edit], second: list[Edit], form: str
@@ -103,7 +100,6 @@ class TestMerging:
 
 
 class TestGivingBack:
-    @settings(deadline=None)
     @given(document=st.none() | documents, wanted=edits, form=formats)
     def test_file_that_nobody_touched_returns_byte_for_byte(self, document: dict[str, Any] | None, wanted: list[Edit], form: str) -> None:
         text = None if document is None else text_of(document, form)
@@ -111,7 +107,6 @@ class TestGivingBack:
         if plan.record is not None:
             assert merge.unmerge(plan.text, through_text(plan.record), CODECS[form](), WHERE) == merge.Plan(text, None)
 
-    @settings(deadline=None)
     @given(document=documents, wanted=edits, form=formats)
     def test_what_the_user_wrote_since_stays(self, document: dict[str, Any], wanted: list[Edit], form: str) -> None:
         plan = merged(text_of(document, form), wanted, form)

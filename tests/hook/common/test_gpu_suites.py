@@ -33,6 +33,7 @@ def test_a_suite_for_real_cards_passes_on_the_simulated_driver(suite: str) -> No
 
 
 @pytest.mark.full
+@pytest.mark.timing
 @pytest.mark.parametrize("suite", ["limiter", "live_change"])
 def test_a_suite_that_measures_time_passes_on_the_simulated_driver(suite: str) -> None:
     play(suite)

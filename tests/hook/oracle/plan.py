@@ -193,7 +193,7 @@ MUTANTS = (
 
 def mutant_scenarios() -> list[Scenario]:
     """What a broken hook must go through; linear memory alone, which the sound hook has just passed."""
-    return [rounds(2, 4, 3, 400, "linear"), storm(4, 2, 20), step("alloc", 3), measured(2, 4, 6, 400)]
+    return [rounds(2, 4, 3, 400, "linear"), storm(4, 2, 20), measured(2, 4, 6, 400), step("alloc", 3)]
 
 
 def rounds(processes: int, threads: int, count: int, operations: int, *kinds: str) -> Scenario:

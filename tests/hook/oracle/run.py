@@ -4,7 +4,8 @@
     tests/hook/oracle/run.py --quick                 about 10 s: every kind, failing driver calls, a kill storm, kills inside operations
     tests/hook/oracle/run.py --full                  a million operations, and hooks broken on purpose, each of which must be found
     tests/hook/oracle/run.py --only TEXT             the scenarios whose name holds TEXT (of --full)
-Options: --build DIR (default TENFOLD_BUILD or build/hook-tests), --seed N (default: the day; a failure names its own).
+Options: --build DIR (default TENFOLD_BUILD or build/hook-tests), --seed N (default: the day; a failure names its own),
+--part I/N (every N-th scenario, from the I-th on: several processes share a run).
 
 Owns the order of things and the report; ``plan`` holds the scenarios, ``conductor.c`` plays one. Exit status 1 names scenario, seed, the
 numbers that differ and the command that plays it again.
@@ -21,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,21 +79,21 @@ class Bench:
         exported = {line.split()[0] for line in (self.hook / "symbols.txt").read_text().splitlines() if line.strip()}
         return {kind: exported.issuperset(symbols) for kind, symbols in plan.KINDS.items()}
 
-    def mutant(self, mutant: plan.Mutant) -> Path | None:
-        """A hook that is broken in one place; None when its source has changed so much that the place is gone."""
-        source, build = self.folder / mutant.macro, self.folder / "mutants" / mutant.macro
-        shutil.copytree(self.workshop.HOOK_SOURCE, source, ignore=shutil.ignore_patterns("build"))
+    def mutant(self, mutant: plan.Mutant) -> Path:
+        """A hook that is broken in one place."""
         name, line, replacement = mutant.patch
-        if name:
-            text = (source / "src" / name).read_text(encoding="utf-8")
+
+        def damage(sources: Path) -> None:
+            if not name:
+                shutil.copy(HERE / "mutant.c", sources / "mutant.c")
+                return
+            text = (sources / name).read_text(encoding="utf-8")
             if line not in text:
-                return None
-            (source / "src" / name).write_text(text.replace(line, replacement), encoding="utf-8")
-            cc = "gcc"
-        else:
-            shutil.copy(HERE / "mutant.c", source / "src" / "mutant.c")
-            cc = f"gcc -D{mutant.macro} -Wl,--wrap={mutant.wrapped}"
-        self.workshop.make(source, build, str(build / "libtenfold.so"), CC=cc)
+                raise RuntimeError(f"{mutant.name}: {name} has no {line!r} any more: adapt the mutation")
+            (sources / name).write_text(text.replace(line, replacement), encoding="utf-8")
+
+        cc = "gcc" if name else f"gcc -D{mutant.macro} -Wl,--wrap={mutant.wrapped}"
+        build: Path = self.workshop.build_broken_hook(self.folder / mutant.macro, damage, CC=cc)
         return build
 
     def command(self, scenario: plan.Scenario, kinds: list[str], hook: Path, seed: int) -> list[str]:
@@ -156,12 +158,15 @@ def main(arguments: list[str]) -> int:
     mode.add_argument("--only", metavar="TEXT")
     parser.add_argument("--build", type=Path, default=Path(os.environ.get("TENFOLD_BUILD", ROOT / "build" / "hook-tests")))
     parser.add_argument("--seed", type=int, default=int(time.time()) // 86400)
+    parser.add_argument("--part", type=part, default=(1, 1), metavar="I/N")
     options = parser.parse_args(arguments)
     scenarios = plan.quick() if options.quick else plan.full()
     if options.only:
         scenarios = [scenario for scenario in plan.full() + plan.quick() if options.only in scenario.name]
         if not scenarios:
             parser.error(f"no scenario's name holds {options.only!r}; --full prints them all")
+    mine = slice(options.part[0] - 1, None, options.part[1])
+    scenarios = scenarios[mine]
     with tempfile.TemporaryDirectory(prefix="tenfold-oracle-") as folder:
         bench = Bench(options.build.resolve(), Path(folder))
         began = time.monotonic()
@@ -170,9 +175,18 @@ def main(arguments: list[str]) -> int:
             print(f"skip: memory of kind {kind!r}: the hook exports no {' or no '.join(plan.KINDS[kind])}")
         failures, operations = play_all(bench, scenarios, covered, options.seed)
         if options.full:
-            failures += check_mutants(bench, options.seed)
+            failures += check_mutants(bench, plan.MUTANTS[mine], options.seed)
         print(f"{len(scenarios)} scenarios, {operations} operations, {failures} wrong, {time.monotonic() - began:.1f} s")
     return int(failures > 0)
+
+
+def part(text: str) -> tuple[int, int]:
+    """'2/3' -> (2, 3)"""
+    first, _, count = text.partition("/")
+    found = int(first), int(count)
+    if not 1 <= found[0] <= found[1]:
+        raise ValueError
+    return found
 
 
 def play_all(bench: Bench, scenarios: list[plan.Scenario], covered: dict[str, bool], seed: int) -> tuple[int, int]:
@@ -221,14 +235,11 @@ def report(bench: Bench, scenario: plan.Scenario, kinds: list[str], seed: int, a
     print(f"  again: {shlex.join(again)}", flush=True)
 
 
-def check_mutants(bench: Bench, seed: int) -> int:
+def check_mutants(bench: Bench, mutants: Sequence[plan.Mutant], seed: int) -> int:
     """How many broken hooks the oracle does not find."""
     missed = 0
-    for mutant in plan.MUTANTS:
+    for mutant in mutants:
         hook = bench.mutant(mutant)
-        if hook is None:
-            print(f"skip: a hook in which {mutant.name}: {mutant.patch[0]} no longer has the line {mutant.patch[1]!r}")
-            continue
         found = ""
         for scenario in plan.mutant_scenarios():
             status, answer = bench.play(scenario, ["linear"], hook, seed)

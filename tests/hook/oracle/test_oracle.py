@@ -13,23 +13,26 @@ from tests.hook import workshop
 from tests.hook.oracle import plan
 
 RUN = Path(__file__).resolve().parent / "run.py"
+# pytest's workers share the scenarios: more parts than workers, since some scenarios take long
+PARTS = {"--quick": 3, "--full": 7}
 
 
-def play(mode: str, timeout: int) -> None:
-    done = subprocess.run(
-        [sys.executable, str(RUN), mode, "--build", str(workshop.BUILD)], capture_output=True, text=True, timeout=timeout, check=False
-    )
+def play(mode: str, part: int, timeout: int) -> None:
+    command = [sys.executable, str(RUN), mode, "--part", f"{part}/{PARTS[mode]}", "--build", str(workshop.BUILD)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
     wrong = [line for line in done.stdout.splitlines() if not line.startswith("  ok")]
     assert done.returncode == 0, "\n".join(wrong) + done.stderr
 
 
-def test_the_ledger_equals_the_truth_after_random_work_failures_and_kills() -> None:
-    play("--quick", 300)
+@pytest.mark.parametrize("part", range(1, PARTS["--quick"] + 1))
+def test_the_ledger_equals_the_truth_after_random_work_failures_and_kills(part: int) -> None:
+    play("--quick", part, 300)
 
 
 @pytest.mark.full
-def test_the_ledger_equals_the_truth_after_a_million_operations_and_broken_hooks_are_found() -> None:
-    play("--full", 900)
+@pytest.mark.parametrize("part", range(1, PARTS["--full"] + 1))
+def test_the_ledger_equals_the_truth_after_a_million_operations_and_broken_hooks_are_found(part: int) -> None:
+    play("--full", part, 900)
 
 
 def test_a_scenario_that_cannot_run_is_an_error_and_no_success() -> None:

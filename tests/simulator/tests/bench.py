@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
@@ -27,7 +28,9 @@ def build(folder: Path, **variables: str) -> Path:
     """The driver, built into folder. Raises with the compiler's output."""
     words = [f"{name}={value}" for name, value in variables.items()]
     command = ["make", "-s", f"-j{os.cpu_count() or 1}", "-C", str(SIMULATOR), f"BUILD={folder}", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    with (folder / ".lock").open("w") as lock:  # tests run in several processes: one builds, the others wait
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     if done.returncode:
         raise RuntimeError(f"make failed:\n{done.stdout}{done.stderr}")
     return folder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Iterator
@@ -12,22 +13,23 @@ import pytest
 from . import bench
 from .bench import Machine
 
+BUILD = "TENFOLD_SIM_BUILD"  # names the folder
+
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "full: slow; make check leaves it out")
     config.addinivalue_line("markers", "toolkit: needs the NVIDIA toolkit, which the cluster's build compiles; make check leaves it out")
+    if BUILD not in os.environ:  # else this is one of several workers, or somebody wants to keep what is built
+        folder = tempfile.mkdtemp(prefix="tenfold-driver-")
+        Path(folder).chmod(0o755)
+        os.environ[BUILD] = folder
+        config.add_cleanup(lambda: shutil.rmtree(os.environ.pop(BUILD)))
 
 
 @pytest.fixture(scope="session")
-def driver() -> Iterator[Path]:
-    """The built driver, in a folder that every user may enter (pytest's own are root's alone); TENFOLD_SIM_BUILD names one that is kept."""
-    kept = os.environ.get("TENFOLD_SIM_BUILD")
-    if kept:
-        yield bench.build(Path(kept))
-        return
-    with tempfile.TemporaryDirectory(prefix="tenfold-driver-") as folder:
-        Path(folder).chmod(0o755)
-        yield bench.build(Path(folder))
+def driver() -> Path:
+    """The built driver, in a folder that every user may enter (pytest's own are root's alone)."""
+    return bench.build(Path(os.environ[BUILD]))
 
 
 @pytest.fixture
