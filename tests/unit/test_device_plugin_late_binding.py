@@ -665,6 +665,15 @@ class TestNeighbours:
         [quota] = region.read_config(bench.settings.slots_dir / created.slot).gpus
         return quota
 
+    def run_beside_work(self, bench: Bench, idle: dict[str, Any], busy: dict[str, Any]) -> tuple[Created, Created]:
+        """Both run, and the plugin has seen that the second one works."""
+        idle_slot, busy_slot = bench.run(idle), bench.run(busy)
+        for gpu_time_us in (0, 400_000):
+            bench.clock.advance(NEIGHBOURS_SECONDS)
+            bench.spend(busy_slot.slot, 0, gpu_time_us)
+            bench.plugin.round()
+        return idle_slot, busy_slot
+
     def test_a_page_begins_with_the_tiers_mode_and_priority_and_the_number_of_others(self, shared: Bench) -> None:
         first = shared.run(pod("first", "small"))
         second = shared.run(pod("second", "medium"))
@@ -673,11 +682,7 @@ class TestNeighbours:
 
     def test_rounds_tell_each_who_is_there_and_works(self, shared: Bench) -> None:
         low, high = pod("low", "small"), pod("high", "medium")
-        low_slot, high_slot = shared.run(low), shared.run(high)
-        for gpu_time_us in (0, 400_000):
-            shared.clock.advance(NEIGHBOURS_SECONDS)
-            shared.spend(high_slot.slot, 0, gpu_time_us)
-            shared.plugin.round()
+        low_slot, high_slot = self.run_beside_work(shared, low, high)
         assert (self.quota(shared, low_slot).neighbours, self.quota(shared, low_slot).pressure) == (1, "higher")
         assert self.quota(shared, high_slot).pressure == "none"
         shared.plugin.round()
@@ -689,12 +694,8 @@ class TestNeighbours:
         assert (self.quota(shared, low_slot).neighbours, self.quota(shared, low_slot).pressure) == (0, "none")
 
     def test_a_changed_quota_keeps_what_the_page_tells(self, shared: Bench) -> None:
-        low, high = pod("low", "small"), pod("high", "medium")
-        low_slot, high_slot = shared.run(low), shared.run(high)
-        for gpu_time_us in (0, 400_000):
-            shared.clock.advance(NEIGHBOURS_SECONDS)
-            shared.spend(high_slot.slot, 0, gpu_time_us)
-            shared.plugin.round()
+        low = pod("low", "small")
+        low_slot, _ = self.run_beside_work(shared, low, pod("high", "medium"))
         before = self.quota(shared, low_slot)
         region.change_config(
             shared.settings.slots_dir / low_slot.slot,
