@@ -172,6 +172,14 @@ class TestMeasured:
         told("unload()")
         assert told(f"answer = take({2048 - CONTEXT - 2} * MIB), take(512)") == [0, OOM]
 
+    def test_a_refusal_just_before_is_no_reason_for_another(self, slot: Slot, tell: Callable[..., Told]) -> None:
+        told = tell()
+        told("cuda.start(); load(); load(); take(2 * MIB)")
+        assert_books_equal(slot)
+        size = f"{2048 - CONTEXT - 2} * MIB"
+        answers = told(f"answer = take({size}), unload(), take({size}), unload(), take({size})")
+        assert answers == [OOM, None, OOM, None, 0]
+
     def test_two_tenants_that_do_the_same_at_the_same_time_find_themselves(
         self, make_slot: Callable[..., Slot], tell: Callable[..., Told]
     ) -> None:

@@ -26,7 +26,9 @@
 #define AGREE_NS 1000000l                /* between two readings that must agree */
 #define AGREE_BUSY_NS 50000l             /* the same where a program is at work, or waits */
 #define AGREE_LESS_NS 10000000l          /* the same before anything is given back: an allocation in flight looks like less overhead */
-#define PATIENCE_NS 50000000ull          /* of a refusal, with another thread's measurement */
+#define PATIENCE_NS 2000000000ull        /* of a refusal, with another thread's measurement: longer than any takes, but a busy host holds some up */
+#define LOOK_MOST_NS 50000000ull         /* what counts of a look before a refusal, for the same reason */
+#define LOOKS_SAVED_NS 400000000ull      /* time without refusals that counts for the looks to come */
 
 enum { CHARGE_TRIES = 8, STANDSTILLS_MAX = 2, SHARE_OF_LOOKING = 4 };
 
@@ -35,7 +37,8 @@ struct card {
     uint64_t charged_bytes;
     struct tf_lock looking; /* of all below; held while NVML is asked */
     uint64_t last_bytes, last_own_bytes; /* of the last reading: NVML's word, and the program's part of ours */
-    uint64_t last_word, last_ended_ns, last_cost_ns;
+    uint64_t last_word;
+    uint64_t paid_until_ns; /* looks before refusals have taken their share of the time until then */
     uint32_t standstills;
     uint64_t due_ns, pause_ns; /* the helper's alone */
     _Atomic bool is_urgent;
@@ -203,11 +206,8 @@ static bool measure(struct tf_container *container, const struct tf_nvml *nvml, 
 {
     struct card *card = &cards[gpu];
     struct reading reading;
-    uint64_t began = tf_now_ns(), overhead_bytes = 0, reserve_bytes = reserve_of(container, gpu);
-    bool is_read = read_twice(container, nvml, gpu, pause_ns, &reading);
-    card->last_ended_ns = tf_now_ns();
-    card->last_cost_ns = card->last_ended_ns - began;
-    if (!is_read)
+    uint64_t overhead_bytes = 0, reserve_bytes = reserve_of(container, gpu);
+    if (!read_twice(container, nvml, gpu, pause_ns, &reading))
         return false;
     card->last_word = *ret_word = reading.word;
     if (is_somebody_else(card, &reading)) {
@@ -242,6 +242,14 @@ static enum outcome look(struct tf_container *container, const struct tf_nvml *n
     return tf_overhead_charged(gpu) < wanted_bytes ? SHORT : wanted_bytes != before_bytes ? CHANGED : UNCHANGED;
 }
 
+/* Who is refused now and then has a look each time; who is refused all day long spends a part in SHARE_OF_LOOKING of it looking. */
+static void pay_for_look(struct card *card, uint64_t began)
+{
+    uint64_t now = tf_now_ns(), took_ns = now - began < LOOK_MOST_NS ? now - began : LOOK_MOST_NS;
+    uint64_t from = card->paid_until_ns + LOOKS_SAVED_NS > now ? card->paid_until_ns : now - LOOKS_SAVED_NS;
+    card->paid_until_ns = from + SHARE_OF_LOOKING * took_ns;
+}
+
 void tf_overhead_look_again(struct tf_container *container, int gpu)
 {
     struct card *card = &cards[gpu];
@@ -249,11 +257,13 @@ void tf_overhead_look_again(struct tf_container *container, int gpu)
     uint64_t wanted_bytes, word;
     if (tf_overhead_charged(gpu) <= reserve_of(container, gpu) || !nvml || !tf_driver_pid() || !lock_within(&card->looking, PATIENCE_NS))
         return;
-    /* a program that is refused all day long does not spend it here */
-    bool is_new = tf_account_word(container->state, container->slot, (uint32_t)gpu) != card->last_word
-        || tf_now_ns() - card->last_ended_ns > SHARE_OF_LOOKING * card->last_cost_ns;
-    if (is_new && measure(container, nvml, gpu, AGREE_BUSY_NS, &wanted_bytes, &word) && wanted_bytes < tf_overhead_charged(gpu))
-        bring_to_if_still(container, gpu, word, wanted_bytes);
+    uint64_t began = tf_now_ns();
+    bool is_moved = tf_account_word(container->state, container->slot, (uint32_t)gpu) != card->last_word;
+    if (is_moved || card->paid_until_ns <= began) {
+        if (measure(container, nvml, gpu, AGREE_BUSY_NS, &wanted_bytes, &word) && wanted_bytes < tf_overhead_charged(gpu))
+            bring_to_if_still(container, gpu, word, wanted_bytes);
+        pay_for_look(card, began);
+    }
     tf_lock_release(&card->looking);
 }
 
