@@ -143,7 +143,7 @@ except n.NVMLError as error:
         for tenant in tenants:
             tenant.load_spin()
         for tenant in tenants:
-            tenant.launch(1_000_000)
+            tenant.launch(20_000_000)  # killed with its process
         time.sleep(0.1)
         since_us = int(time.time() * 1e6)
         time.sleep(0.2)

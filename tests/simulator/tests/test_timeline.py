@@ -1,4 +1,8 @@
-"""Who has the engine when: durations, sharing, waiting, exact GPU time. Wall clock is compared with generous slack; GPU time exactly."""
+"""Who has the engine when: durations, sharing, waiting, exact GPU time.
+
+GPU time is compared exactly. Wall clock is compared so that a busy machine, which stops a test for some 100 ms, turns nothing: as a lower
+bound, or where a wrong answer would be seconds away. A kernel of LONG_US never ends by itself: its process is killed.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ import pytest
 from .bench import NOT_READY, Machine, out
 
 MS = 1_000_000
+LONG_US = 20_000_000
 
 
 def gpu_time_ns(machine: Machine, process: object) -> int:
@@ -28,9 +33,9 @@ def test_launching_does_not_wait_and_synchronising_does(machine: Machine) -> Non
     with machine.process().start() as process:
         process.load_spin()
         started = time.monotonic()
-        assert process.launch(100_000) < 0.05
+        assert min(process.launch(100_000) for _ in range(3)) < 0.05
         process.synchronize()
-        assert time.monotonic() - started >= 0.1
+        assert time.monotonic() - started >= 0.3
 
 
 def test_a_full_queue_blocks_the_launch(machine: Machine) -> None:
@@ -58,25 +63,37 @@ def test_events_bracket_kernels_exactly(machine: Machine) -> None:
     with machine.process().start() as process:
         first, second = (process.must("cuEventCreate", out("u64"), 0) for _ in range(2))
         process.load_spin()
-        process.launch(2000)
-        process.must("cuEventRecord", first, 0)
-        process.launch(7000)
-        process.must("cuEventRecord", second, 0)
-        assert process.cuda("cuEventQuery", second)[0] == NOT_READY
-        process.must("cuEventSynchronize", second)
-        assert process.must("cuEventElapsedTime", out("f32"), first, second) == pytest.approx(7.0, abs=1e-4)
+        elapsed_ms = []
+        while not elapsed_ms or elapsed_ms[-1] > 7.0001:  # the card idles where a busy machine lets the launches come late
+            process.launch(2000)
+            process.must("cuEventRecord", first, 0)
+            process.launch(7000)
+            process.must("cuEventRecord", second, 0)
+            process.must("cuEventSynchronize", second)
+            elapsed_ms.append(process.must("cuEventElapsedTime", out("f32"), first, second))
+            assert elapsed_ms[-1] >= 6.9999
+            assert len(elapsed_ms) < 20, elapsed_ms
+
+
+def test_an_event_behind_work_is_not_ready(machine: Machine) -> None:
+    with machine.process().start() as process:
+        event = process.must("cuEventCreate", out("u64"), 0)
+        process.launch(LONG_US)
+        process.must("cuEventRecord", event, 0)
+        assert process.cuda("cuEventQuery", event)[0] == NOT_READY
 
 
 def test_an_event_keeps_its_time_when_the_queue_comes_round(machine: Machine) -> None:
     with machine.process().start() as process:
         first, second = (process.must("cuEventCreate", out("u64"), 0) for _ in range(2))
         process.load_spin()
+        began = time.monotonic()
         process.must("cuEventRecord", first, 0)
         process.launch(20, count=5000)
         process.must("cuEventRecord", second, 0)
         process.must("cuEventSynchronize", second)
-        # the card may have idled between launches: never less than the work, and not much more
-        assert 100.0 <= process.must("cuEventElapsedTime", out("f32"), first, second) <= 400.0
+        # the card may have idled between launches: never less than the work, and never more than has passed
+        assert 100.0 <= process.must("cuEventElapsedTime", out("f32"), first, second) <= 1000 * (time.monotonic() - began)
 
 
 def test_an_unrecorded_event_is_done_and_has_no_time(machine: Machine) -> None:
@@ -118,23 +135,24 @@ def test_both_widths_of_the_duration_work(machine: Machine, width: str) -> None:
 
 def test_first_in_first_out_serves_in_order_of_submission(machine: Machine) -> None:
     with machine.process().start() as early, machine.process().start() as late:
+        early.load_spin()
         late.load_spin()
-        early.launch(150_000)
         started = time.monotonic()
+        early.launch(150_000)
         late.launch(1000)
         late.synchronize()
-        assert time.monotonic() - started >= 0.12
+        assert time.monotonic() - started >= 0.15
 
 
 def test_round_robin_shares_by_turns(bare_machine: Machine) -> None:
     machine = bare_machine.init(policy="round-robin", slice_us=2000)
     with machine.process().start() as long, machine.process().start() as short:
         short.load_spin()
-        long.launch(400_000)
+        long.launch(LONG_US)
         started = time.monotonic()
         short.launch(20_000)
         short.synchronize()
-        assert 0.030 <= time.monotonic() - started <= 0.2  # 20 ms of own work, as much of the other's in between
+        assert 0.030 <= time.monotonic() - started < 10  # 20 ms of own work, as much of the other's in between
         assert gpu_time_ns(machine, short) == 20 * MS
         assert gpu_time_ns(machine, long) >= 15 * MS
 
@@ -145,14 +163,17 @@ def test_equal_tenants_get_equal_time(bare_machine: Machine) -> None:
     for tenant in tenants:
         tenant.load_spin()
     for tenant in tenants:
-        tenant.launch(300_000)
+        tenant.launch(LONG_US)
+    before = machine.truth()
     time.sleep(0.3)
-    truth = machine.truth()
-    times = [entry["cards"][0]["gpu_time_ns"] for entry in truth["processes"]]
-    assert len(times) == 3
-    # the first may have been alone for as long as the others' launches took to arrive
-    assert max(times) - min(times) <= 30 * MS
-    assert sum(times) == truth["cards"][0]["busy_ns"]
+    after = machine.truth()
+    grown = [
+        last["cards"][0]["gpu_time_ns"] - first["cards"][0]["gpu_time_ns"] for first, last in zip(before["processes"], after["processes"])
+    ]
+    assert len(grown) == 3
+    assert min(grown) > 80 * MS
+    assert max(grown) - min(grown) <= 3 * MS
+    assert sum(entry["cards"][0]["gpu_time_ns"] for entry in after["processes"]) == after["cards"][0]["busy_ns"]
 
 
 def test_gpu_time_of_all_is_the_cards_busy_time(machine: Machine) -> None:
@@ -166,26 +187,24 @@ def test_gpu_time_of_all_is_the_cards_busy_time(machine: Machine) -> None:
 
 def test_cards_run_at_the_same_time(machine: Machine) -> None:
     with machine.process().start(0) as one, machine.process().start(1) as two:
-        one.load_spin()
-        two.load_spin()
-        started = time.monotonic()
-        one.launch(150_000)
-        two.launch(150_000)
-        one.synchronize()
-        two.synchronize()
-        assert time.monotonic() - started < 0.28
+        one.launch(LONG_US)
+        two.launch(LONG_US)
+        before = machine.truth()["cards"]
+        time.sleep(0.1)
+        after = machine.truth()["cards"]
+        assert all(last["busy_ns"] - first["busy_ns"] >= 100 * MS for first, last in zip(before, after))
 
 
 def test_a_dead_tenants_queue_is_dropped(machine: Machine) -> None:
     with machine.process().start() as victim, machine.process().start() as waiter:
         waiter.load_spin()
         victim.load_spin()
-        victim.launch(5_000_000)
+        victim.launch(LONG_US)
         victim.kill()
         started = time.monotonic()
         waiter.launch(1000)
         waiter.synchronize()
-        assert time.monotonic() - started < 1.0
+        assert time.monotonic() - started < 10
 
 
 class TestLaunchCalls:
@@ -240,7 +259,7 @@ class TestStreams:
             process.load_spin()
             first, second = (process.must("cuStreamCreate", out("u64"), 1) for _ in range(2))
             process.launch(1000, stream=first)
-            process.launch(200_000, stream=second)
+            process.launch(LONG_US, stream=second)
             process.must("cuStreamSynchronize", first)
             assert process.cuda("cuStreamQuery", first)[0] == 0
             assert process.cuda("cuStreamQuery", second)[0] == NOT_READY
@@ -249,9 +268,13 @@ class TestStreams:
         with machine.process().start() as process:
             process.load_spin()
             note = process.special("host_function")
-            process.launch(100_000)
+            event = process.must("cuEventCreate", out("u64"), 0)
+            process.launch(300_000)
+            process.must("cuEventRecord", event, 0)
             process.must("cuLaunchHostFunc", 0, note, 41)
-            assert process.special("called") == []
+            called_early = process.special("called")
+            if process.cuda("cuEventQuery", event)[0] == NOT_READY:  # else the machine was too busy to tell
+                assert called_early == []
             process.must("cuStreamSynchronize", 0)
             assert process.special("called") == [41]
 
