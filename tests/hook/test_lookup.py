@@ -11,6 +11,7 @@ import pytest
 from tests.hook import workshop
 from tests.hook.workshop import Machine, Slot
 
+CARD_BYTES = 80 << 30
 OURS = {"handle cuMemAlloc_v2", "handle nvmlDeviceGetMemoryInfo"}
 
 
@@ -70,6 +71,16 @@ def test_another_preloaded_library_before_or_behind_us_works_as_without_us(slot:
     assert slot.run([program], LD_PRELOAD=f"{ours}:{wrapper}").stdout == f"0 {limit}\n"
 
 
+@pytest.mark.parametrize(("way", "is_limited"), [("dlopen", True), ("deepbind", False), ("dlmopen", False)])
+def test_a_library_is_limited_unless_it_looks_past_the_global_scope(slot: Slot, way: str, is_limited: bool) -> None:
+    """Linked with the driver or looking it up. docs/enforcement.md says that two ways go past us: if one no longer does, change that."""
+    driver = [f"-L{slot.machine.simulator}", "-l:libcuda.so.1"]
+    library = workshop.compile_program("scoped_library", flags=["-shared", "-fPIC"], link=driver, suffix=".so")
+    done = slot.run([workshop.compile_program("past_scope"), way, library])
+    total = slot.gpus[0].memory_limit_bytes if is_limited else CARD_BYTES
+    assert (done.stdout, done.stderr) == (f"linked {total}, looked up {total}\n", "")
+
+
 def test_a_program_that_never_calls_cuda_sees_no_trace_of_us(slot: Slot) -> None:
     """No file but the library itself, no thread, no output; compared system call by system call."""
     if not workshop.has("strace"):
@@ -116,7 +127,7 @@ def test_an_image_without_our_slot_is_not_limited_and_not_harmed(slot: Slot) -> 
         timeout=30,
         check=True,
     )
-    assert f'"total_bytes": {81920 << 20}' in done.stdout
+    assert f'"total_bytes": {CARD_BYTES}' in done.stdout
     assert done.stderr == ""
 
 
