@@ -69,14 +69,19 @@ static void read_nvml(struct bench *bench, struct tenant *tenant, struct process
         tf_limit_observe_busy(&tenant->state, reader->limit, seen.from_ns, seen.to_ns, seen.busy_ns, bench->now_ns);
 }
 
-/* The host's, once per period for all; what it tells is in the pages a moment later. */
+/* The host's, once per period for all; what it tells is in the pages a moment later. The first reading of a card tells nothing: it is where
+ * the first window begins. */
 static void tell_all(struct bench *bench)
 {
     const struct parameters *p = &bench->parameters;
     for (uint32_t t = 0; t < bench->tenant_count; t++) {
         struct tenant *tenant = &bench->tenants[t];
-        if (tenant->host && read_samples(bench, tenant, &tenant->host_seen, &tenant->next_told))
-            tenant->next_told_ns = bench->now_ns + p->host_delay_ns;
+        int is_first = tenant->host_seen == 0;
+        struct tf_limit_observation seen;
+        if (!tenant->host || !read_samples(bench, tenant, &tenant->host_seen, &seen) || is_first)
+            continue;
+        tenant->next_told = seen;
+        tenant->next_told_ns = bench->now_ns + p->host_delay_ns;
     }
     bench->host_ns += p->host_period_ns + (uint64_t)((double)p->host_jitter_ns * random_unit(&bench->random));
 }

@@ -204,10 +204,7 @@ def hostile(case: Case, results: list[dict[str, Any]]) -> Iterator[Verdict]:
 
 
 def crowd(case: Case, number: int, tenant: Tenant, result: dict[str, Any]) -> Iterator[Verdict]:
-    """The first seconds of many at once: nobody starves, nobody takes the card, and from the 8th second on the means are right.
-
-    The host's word comes a second later than NVML's own, and estimates of many lengths settle so much later: half a point more.
-    """
+    """The first seconds of many at once: nobody starves, nobody takes the card, and from the 8th second on the means are right."""
     windows = result["windows"]
     per_second = round(1000 / case.window_ms)
     starved = longest = 0
@@ -221,7 +218,7 @@ def crowd(case: Case, number: int, tenant: Tenant, result: dict[str, Any]) -> It
     settled = windows[8 * per_second :]
     mean = sum(settled) / len(settled)
     excuse = "synchronous: waits for its turn and asks for less than its quota" if tenant.sync and mean < tenant.limit else ""
-    yield Verdict(case, number, "mean from the 8th second off by", abs(mean - tenant.limit), MEAN_POINTS + 0.5 * tenant.host, excuse)
+    yield Verdict(case, number, "mean from the 8th second off by", abs(mean - tenant.limit), MEAN_POINTS, excuse)
 
 
 def strict(case: Case, number: int, tenant: Tenant, result: dict[str, Any]) -> Iterator[Verdict]:
