@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import struct
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -121,6 +122,104 @@ def test_neighbours_without_nvml_get_their_limits_by_the_hosts_word_and_less_wit
                     break
     assert seen[-1] == [pytest.approx(limit, abs=TOLERANCE_POINTS) for limit in limits], (alone, seen)
     assert all(sum(window) < sum(limits) - 2 * TOLERANCE_POINTS for window in alone), alone
+
+
+# The device plugin's own rounds over the slots of a folder, in the machine's pid namespace, with NVML and the kernel's /proc.
+PLUGIN = """
+import sys, time
+from pathlib import Path
+from tenfold_device_plugin.clock import SystemClock
+from tenfold_device_plugin.gpu_times import ROUND_SECONDS, GpuTimes
+from tenfold_device_plugin.pages import Pages
+from tenfold_device_plugin.processes import Processes
+from tenfold_device_plugin.scan import open_source
+run, hook = Path(sys.argv[1]), Path(sys.argv[2])
+clock = SystemClock()
+source = open_source(clock, 300)
+source.scan()
+times = GpuTimes(Pages(run / "slots", hook), clock, source, Processes())
+while True:
+    times.tell(sys.argv[3:])
+    time.sleep(ROUND_SECONDS)
+"""
+# As a runtime starts a container: with pids of its own, and the slot's files as mounts (here onto themselves).
+CONTAINER = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c"]
+MOUNTED = 'for f in config state; do mount --bind "$TENFOLD_SLOT_DIR/$f" "$TENFOLD_SLOT_DIR/$f" || exit 9; done; exec "$@"'
+
+
+@contextmanager
+def plugin_at_work(slots: list[Slot], folder: Path) -> Iterator[None]:
+    machine, hook = slots[0].machine, slots[0].hook
+    version = folder / "hook" / "current"
+    version.mkdir(parents=True)
+    for name in ("libtenfold.so", "libtenfold_page.so"):
+        (version / name).symlink_to(hook / name)
+    (version / "ld.so.preload").touch()
+    environment = {**os.environ, **machine.environment, "PYTHONPATH": str(workshop.ROOT / "files" / "device_plugin" / "src")}
+    names = [slot.folder.name for slot in slots]
+    process = subprocess.Popen([sys.executable, "-c", PLUGIN, str(folder), str(folder / "hook"), *names], env=environment)
+    try:
+        yield
+        assert process.poll() is None, "the plugin's rounds have ended"
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.full
+def test_the_device_plugin_tells_containers_by_their_mounts(
+    hook: Path, machine: Machine, tmp_path: Path, without_nvml: dict[str, str]
+) -> None:
+    """From NVML's true pids and /proc to the page and the limiter: two slots, of which one has two processes, beside each other."""
+    if subprocess.run([*CONTAINER, "mount --bind /proc/version /proc/version"], capture_output=True, check=False).returncode:
+        pytest.skip("no mount and pid namespaces here")
+    limits = (30, 60)
+    slots = [
+        Slot(tmp_path / "slots" / (digit * 32), hook, machine, [region.GpuQuota(machine.uuids[0], 64 << 20, limit)]).create()
+        for digit, limit in zip("ab", limits)
+    ]
+    program = scripts.program(SPINNER.format(us=5000))
+    owners = [*slots, slots[1]]
+    started = [slot.start([*CONTAINER, MOUNTED, "container", *program], **without_nvml) for slot in owners]
+    seen: list[list[float]] = []
+    try:
+        with plugin_at_work(slots, tmp_path):
+            deadline = time.monotonic() + 30
+            while not all(weighed_at_ns(slot) for slot in slots):
+                assert time.monotonic() < deadline, "no word arrived"
+                time.sleep(0.1)
+            time.sleep(4)
+            namespaces = [pid_namespace(process.pid) for process in started]
+            for _ in range(8):
+                by_process = namespace_shares(machine, namespaces)
+                seen.append([sum(share for share, owner in zip(by_process, owners) if owner is slot) for slot in slots])
+                if all(abs(share - limit) <= TOLERANCE_POINTS for share, limit in zip(seen[-1], limits)):
+                    break
+            told = [region.read_busy(slot.folder)[machine.uuids[0]] for slot in slots]
+    finally:
+        for process in started:
+            process.kill()
+            process.communicate()
+    assert seen[-1] == [pytest.approx(limit, abs=TOLERANCE_POINTS) for limit in limits], seen
+    shares_told = [100 * window.busy_ns / (window.to_ns - window.from_ns) for window in told]
+    assert shares_told == [pytest.approx(limit, abs=15) for limit in limits], (shares_told, seen)
+
+
+def pid_namespace(launcher: int) -> int:
+    """Of the child that ``unshare --fork`` has made."""
+    child = Path(f"/proc/{launcher}/task/{launcher}/children").read_text(encoding="ascii").split()[0]
+    return Path(f"/proc/{child}/ns/pid").stat().st_ino
+
+
+def namespace_shares(machine: Machine, namespaces: list[int], seconds: float = 1.5) -> list[float]:
+    def busy_ns() -> list[int]:
+        processes = machine.truth()["processes"]
+        return [sum(p["cards"][0]["gpu_time_ns"] for p in processes if p["pid_namespace"] == namespace) for namespace in namespaces]
+
+    before, began = busy_ns(), time.monotonic()
+    time.sleep(seconds)
+    after, ended = busy_ns(), time.monotonic()
+    return [(b - a) / (ended - began) / 1e7 for a, b in zip(before, after)]
 
 
 def fresh(uuid: str, seconds: float = 1.0, share: float = 0.3, late_seconds: float = 0.0) -> region.BusyWindow:

@@ -28,6 +28,7 @@ from typing import Any
 import grpc
 
 from tenfold_device_plugin._domain import fit, page_writer, region, wire
+from tenfold_device_plugin._domain.gpu_time import Sample
 from tenfold_device_plugin._domain.tiers import Catalogue
 from tenfold_device_plugin.cluster import slim_node, slim_pod
 from tenfold_device_plugin.errors import CardsUnavailable, ClusterUnavailable, Conflict
@@ -167,6 +168,9 @@ class FakeCards:
 
     def use(self) -> dict[str, CardUse]:
         return {card.uuid: CardUse(1024 * MIB, card.memory_mib * MIB, 50) for card in self.cards}
+
+    def samples(self, _uuid: str, _since_us: int) -> list[Sample] | None:
+        return None
 
 
 def pod(

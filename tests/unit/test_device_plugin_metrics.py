@@ -60,6 +60,13 @@ class TestAContainer:
         assert found["volcano_vgpu_cores_limit_percent"] == [(labels, 100)]
         assert "volcano_vgpu_cores_usage_percent" not in found
 
+    def test_the_nodes_own_sight_is_told_beside_the_containers_claim(self, bench: Bench, server: MetricsServer) -> None:
+        created = bench.run(pod("one", card=CARD_B))
+        assert "tenfold_gpu_busy_seconds_total" not in scrape(server)  # nobody has looked yet
+        bench.plugin.gpu_times._busy_ns = {(created.slot, CARD_B): 2_500_000_000, ("0" * 32, CARD_B): 1}
+        [(labels, seconds)] = scrape(server)["tenfold_gpu_busy_seconds_total"]
+        assert (labels["pod"], labels["device_uuid"], seconds) == ("one", CARD_B, 2.5)
+
     def test_core_use_is_gpu_time_between_two_scrapes(self, bench: Bench, server: MetricsServer) -> None:
         created = bench.run(pod("one"))
         bench.spend(created.slot, 0, 1_000_000)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tenfold_device_plugin._domain.gpu_time import Sample
 from tenfold_device_plugin.errors import CardsUnavailable
 from tenfold_device_plugin.scan import AbsentCards, Inventory, NvmlCards
 from tests.unit.device_plugin_bench import CARD_A, CARD_B, FakeCards, ManualClock
@@ -21,6 +22,7 @@ class FakeNvml:
 
     NVMLError = NvmlError
     nvmlEventTypeXidCriticalError = 8  # noqa: N815 (pynvml's name)
+    NVML_SUCCESS, NVML_ERROR_NOT_SUPPORTED, NVML_ERROR_NOT_FOUND = 0, 3, 6
 
     def __init__(self) -> None:
         self.uuids = [CARD_A, CARD_B]
@@ -28,6 +30,7 @@ class FakeNvml:
         self.broken: set[Any] = set()
         self.events: list[tuple[str, int]] = []
         self.mode = 0
+        self.rows: list[Any] | int = []
         self.initialised = 0
 
     def __getattr__(self, call: str) -> Any:
@@ -37,6 +40,16 @@ class FakeNvml:
             return getattr(self, f"_{call}")(*arguments)
 
         return answer
+
+    def _nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:  # noqa: N802
+        return uuid
+
+    def _nvmlDeviceGetProcessUtilization(self, _handle: str, _since_us: int) -> list[Any]:  # noqa: N802
+        if isinstance(self.rows, int):
+            error = NvmlError()
+            error.value = self.rows  # type: ignore[attr-defined]
+            raise error
+        return self.rows
 
     def _nvmlInit(self) -> None:  # noqa: N802
         self.initialised += 1
@@ -168,3 +181,45 @@ class TestInventory:
         assert list(Inventory(AbsentCards("no package")).refresh()) == []
         with pytest.raises(CardsUnavailable, match="no package"):
             AbsentCards("no package").scan()
+
+
+class TestWhoUsesACard:
+    @pytest.fixture
+    def nvml(self) -> FakeNvml:
+        return FakeNvml()
+
+    @pytest.fixture
+    def cards(self, nvml: FakeNvml) -> NvmlCards:
+        made = NvmlCards(nvml, ManualClock(), 300)
+        made.scan()
+        return made
+
+    def test_each_line_is_a_sample(self, nvml: FakeNvml, cards: NvmlCards) -> None:
+        nvml.rows = [SimpleNamespace(pid=7, timeStamp=1234567, smUtil=42, memUtil=1)]
+        assert cards.samples(CARD_A, 0) == [Sample(7, 1234567, 42)]
+
+    @pytest.mark.parametrize("code", [0, 6])
+    def test_no_samples_is_nobody(self, nvml: FakeNvml, cards: NvmlCards, code: int) -> None:
+        nvml.rows = code
+        assert cards.samples(CARD_A, 0) == []
+
+    def test_a_card_that_cannot_tell_says_so_once_and_is_not_asked_again(
+        self, nvml: FakeNvml, cards: NvmlCards, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        nvml.rows = 3
+        with caplog.at_level("WARNING"):
+            assert cards.samples(CARD_A, 0) is None
+            nvml.rows = []
+            assert cards.samples(CARD_A, 0) is None
+            assert cards.samples(CARD_B, 0) == []
+        assert caplog.text.count(f"card {CARD_A} does not tell who uses it") == 1
+
+    def test_any_other_failure_is_no_answer_and_may_pass(self, nvml: FakeNvml, cards: NvmlCards) -> None:
+        nvml.rows = 999
+        assert cards.samples(CARD_A, 0) is None
+        nvml.rows = []
+        assert cards.samples(CARD_A, 0) == []
+
+    def test_before_the_first_scan_and_without_nvml_there_is_no_answer(self, nvml: FakeNvml) -> None:
+        assert NvmlCards(nvml, ManualClock(), 300).samples(CARD_A, 0) is None
+        assert AbsentCards("no NVML").samples(CARD_A, 0) is None

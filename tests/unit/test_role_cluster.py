@@ -98,6 +98,10 @@ class TestTheDaemonSet:
         wanted = settings.Settings(node_name="x").shutdown_wait_seconds
         assert self.pod(rendered)["terminationGracePeriodSeconds"] >= max(60, wanted + 10)
 
+    def test_it_sees_the_nodes_own_processes(self, rendered: dict[str, list[dict[str, Any]]]) -> None:
+        """NVML names them by the node's pids, and their mounts in the node's /proc say which slot they belong to."""
+        assert self.pod(rendered)["hostPID"] is True
+
     def test_every_variable_is_a_switch_of_the_plugin(self, rendered: dict[str, list[dict[str, Any]]]) -> None:
         names = {entry["name"] for entry in self.pod(rendered)["containers"][0]["env"] if entry["name"].startswith("TENFOLD_")}
         assert names <= {f"TENFOLD_{name.upper()}" for name in settings.Settings.__dataclass_fields__}

@@ -1,7 +1,8 @@
 """The process: threads, the writer's round, start and end.
 
-Owns who runs when. Four kinds of threads: two watches (pods, node), the kubelet's calls, metrics, and this one, which is the only writer
-of annotations and node status. A round is cheap when nothing has changed; every failure of a step is said once and tried again next round.
+Owns who runs when. Five kinds of threads: two watches (pods, node), the kubelet's calls, metrics, the one that tells slots their GPU time
+(it must not wait for the API server), and this one, which is the only writer of annotations and node status. A round is cheap when nothing
+has changed; every failure of a step is said once and tried again next round.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import grpc
 
 from . import log
 from ._domain import wire
+from ._domain.errors import RegionError
 from .advertise import Advertiser
 from .binding import Binder
 from .bookings import Parts
@@ -29,12 +31,15 @@ from .cdi import CdiFolder, NvidiaSpec
 from .clock import Clock, SystemClock
 from .cluster import Change, Cluster, KubernetesCluster
 from .collect import Collector
-from .errors import ClusterUnavailable, Conflict, LedgerError, SettingsError
+from .errors import ClusterUnavailable, Conflict, LedgerError, Refused, SettingsError
+from .gpu_times import ROUND_SECONDS as GPU_TIMES_SECONDS
+from .gpu_times import GpuTimes
 from .ledger import Ledger
 from .metrics import MetricsServer, SliceCollector
 from .neighbourhood import Neighbourhood
 from .pages import Pages
 from .podresources import KubeletPodResources, PodResources
+from .processes import Processes
 from .reports import Reporter
 from .scan import CardSource, Inventory, open_source
 from .serve import Endpoint, Service
@@ -85,8 +90,9 @@ class Plugin:
         self._wake = threading.Event()
         self.service = Service(self.binder, clock, self._wake.set)
         self.endpoint = Endpoint(settings.device_plugins_dir, self.service, clock)
-        self.metrics = SliceCollector(self.binder, source)
         self.neighbourhood = Neighbourhood(self.binder.parts.pages, clock, source.use)
+        self.gpu_times = GpuTimes(self.binder.parts.pages, clock, source, Processes())
+        self.metrics = SliceCollector(self.binder, source, self.gpu_times.busy_seconds)
         self._stop = threading.Event()
         self._left = threading.Event()
         self._watches: list[threading.Thread] = []
@@ -128,6 +134,7 @@ class Plugin:
         self._scan()
         self._follow("pods", self.cluster.follow_pods, self._take_pod)
         self._follow("node", self.cluster.follow_node, self.advertiser.take)
+        threading.Thread(target=self._tell_gpu_times_for_ever, name="gpu-times", daemon=True).start()
 
     # --- one round ------------------------------------------------------------------------------------------------------
 
@@ -138,7 +145,7 @@ class Plugin:
         self._say_once("hook", self.binder.parts.pages.problem())
         self._step("departed", self.binder.settle_departed)
         if self._is_due("neighbours", NEIGHBOURS_SECONDS):
-            self._step("neighbours", lambda: self.neighbourhood.tell(slot.name for slot, _booking, _container in self.binder.owned_slots()))
+            self._step("neighbours", lambda: self.neighbourhood.tell(self._slot_names()))
         self._step("kubelet", self._register)  # before the API server, which may take its time to be away
         for name, action in (("tiers", self._read_tiers), ("annotations", self._repair_annotations), ("node", self._advertise)):
             self._api_step(name, action)
@@ -223,7 +230,7 @@ class Plugin:
         """Run one step; a foreseen failure is said when it begins and when it is over, not every round."""
         try:
             action()
-        except (ClusterUnavailable, LedgerError, OSError, grpc.RpcError) as error:
+        except (ClusterUnavailable, LedgerError, OSError, Refused, RegionError, grpc.RpcError) as error:
             if isinstance(error, ClusterUnavailable):
                 self._api_pause_until = self.clock.monotonic() + API_PAUSE_SECONDS
             words = str(error.details()) if isinstance(error, grpc.Call) else str(error)
@@ -272,6 +279,22 @@ class Plugin:
             log.say(logging.WARNING, words, namespace=metadata["namespace"], pod=metadata["name"])
         self._left.set()
         self.endpoint.stop()
+
+    # --- GPU time -------------------------------------------------------------------------------------------------------
+
+    def _tell_gpu_times_for_ever(self) -> None:
+        """A round that is late makes a longer window and nothing worse; only a fault of ours ends it, and then the process."""
+        while not self._left.is_set():
+            began = self.clock.monotonic()
+            try:
+                self._step("GPU times", lambda: self.gpu_times.tell(self._slot_names()))
+            except Exception as error:
+                log.say(logging.CRITICAL, "telling GPU times ended by a fault of ours", error=error)
+                os._exit(3)
+            self._left.wait(max(0.0, GPU_TIMES_SECONDS - (self.clock.monotonic() - began)))
+
+    def _slot_names(self) -> list[str]:
+        return [slot.name for slot, _booking, _container in self.binder.owned_slots()]
 
     # --- watches --------------------------------------------------------------------------------------------------------
 

@@ -1,13 +1,14 @@
 """What Prometheus reads, and the two health pages beside it.
 
 Owns names and labels (docs/architecture.md, design 3.11) and bounds: one series set per container that has a slot and per card, built anew
-at each scrape, so that a container's series end with it. Usage comes from the slot's state (the tenant's claim) and from NVML.
+at each scrape, so that a container's series end with it. Usage comes from the slot's state (the tenant's claim), from NVML, and from
+what the node has seen of each slot (``gpu_times``).
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Protocol
 
@@ -32,9 +33,11 @@ STOP_POLL_SECONDS = 0.1
 class SliceCollector:
     """Reads the binder and the slots at scrape time; remembers GPU time of the scrape before to compute a rate."""
 
-    def __init__(self, binder: Binder, source: CardSource) -> None:
+    def __init__(self, binder: Binder, source: CardSource, busy_seconds: Callable[[], Mapping[tuple[str, str], float]]) -> None:
+        """``busy_seconds`` is the GPU time that the node has seen, by slot and card."""
         self._binder = binder
         self._source = source
+        self._busy_seconds = busy_seconds
         self._lock = threading.Lock()
         self._before: dict[tuple[str, str], tuple[int, float]] = {}
 
@@ -55,6 +58,10 @@ class SliceCollector:
         refused = CounterMetricFamily(
             "tenfold_refused_allocations", "Allocations that the hook refused at the limit.", labels=CONTAINER_LABELS
         )
+        seen_busy = CounterMetricFamily(
+            "tenfold_gpu_busy_seconds", "GPU time of a container as the node sees it, by NVML.", labels=CONTAINER_LABELS
+        )
+        busy_seconds = self._busy_seconds()
         unhooked = 0
         seen: dict[tuple[str, str], tuple[int, float]] = {}
         now = self._binder.parts.clock.monotonic()
@@ -67,6 +74,8 @@ class SliceCollector:
                 labels = self._labels(slot, booking, share)
                 limit.add_metric(labels, share.memory_mib * MIB)
                 cores.add_metric(labels, share.limit_cores_percent or 100)
+                if (slot.name, share.uuid) in busy_seconds:
+                    seen_busy.add_metric(labels, busy_seconds[slot.name, share.uuid])
                 gpu = states.get(share.uuid)
                 if gpu is None:
                     continue
@@ -76,7 +85,7 @@ class SliceCollector:
                 if percent is not None:
                     busy.add_metric(labels, percent)
         self._before = seen
-        yield from (used, limit, busy, cores, refused)
+        yield from (used, limit, busy, cores, seen_busy, refused)
         yield _gauge("tenfold_containers_without_hook", "Containers with a slot in which no process has registered.", unhooked)
 
     def _state(self, slot: Slot) -> SlotState | None:

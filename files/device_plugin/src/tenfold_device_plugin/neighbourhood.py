@@ -18,7 +18,7 @@ from ._domain.pressure import Sight, Tenant
 from ._domain.region import GpuQuota, SlotConfig
 from .clock import Clock
 from .errors import Refused
-from .pages import Pages
+from .pages import PageMemory, Pages
 from .scan import CardUse
 
 __all__ = ["Neighbourhood"]
@@ -32,7 +32,7 @@ class Neighbourhood:
         self._pages = pages
         self._clock = clock
         self._card_uses = card_uses
-        self._read: dict[str, tuple[int, SlotConfig]] = {}
+        self._memory = PageMemory(pages)
         self._sights: dict[tuple[str, str], Sight] = {}
         self._said: dict[str, str] = {}
 
@@ -40,23 +40,11 @@ class Neighbourhood:
         """One round over the slots of living containers; the names of those whose page was changed."""
         if self._pages.problem():
             return []  # said elsewhere
-        configs = {slot: config for slot in slots if (config := self._config(slot)) is not None}
-        for memory in (self._read, self._said):
-            for slot in set(memory) - set(configs):
-                memory.pop(slot)
+        configs = self._memory.of(slots)
+        for slot in set(self._said) - set(configs):
+            self._said.pop(slot)
         told = self._told(configs)
         return [slot for slot, config in configs.items() if self._write(slot, config, told)]
-
-    def _config(self, slot: str) -> SlotConfig | None:
-        """The slot's page, read again when it was written. None: it cannot be read, and nobody can tell it anything."""
-        folder = self._pages.folder(slot)
-        try:
-            generation = region.read_generation(folder)
-            if slot not in self._read or self._read[slot][0] != generation:
-                self._read[slot] = (generation, region.read_config(folder))
-        except RegionError:
-            return None
-        return self._read[slot][1]
 
     # --- who is there and works -----------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from .cdi import Mount
 from .errors import Refused
 from .state import Share
 
-__all__ = ["Pages"]
+__all__ = ["PageMemory", "Pages"]
 
 MIB = 2**20
 HOOK_LIBRARY = "libtenfold.so"
@@ -142,6 +142,31 @@ class Pages:
         except Refused as refusal:
             return str(refusal)
         return ""
+
+
+class PageMemory:
+    """The pages of living containers, each read again only when it was written. For one thread."""
+
+    def __init__(self, pages: Pages) -> None:
+        self._pages = pages
+        self._read: dict[str, tuple[int, region.SlotConfig]] = {}
+
+    def of(self, slots: Iterable[str]) -> dict[str, region.SlotConfig]:
+        """Left out: slots whose page cannot be read, and nobody can tell them anything. Slots not asked for are forgotten."""
+        configs = {slot: config for slot in slots if (config := self._config(slot)) is not None}
+        for slot in set(self._read) - set(configs):
+            del self._read[slot]
+        return configs
+
+    def _config(self, slot: str) -> region.SlotConfig | None:
+        folder = self._pages.folder(slot)
+        try:
+            generation = region.read_generation(folder)
+            if slot not in self._read or self._read[slot][0] != generation:
+                self._read[slot] = (generation, region.read_config(folder))
+        except RegionError:
+            return None
+        return self._read[slot][1]
 
 
 def quotas(shares: Iterable[Share]) -> list[region.GpuQuota]:

@@ -7,10 +7,13 @@ scheduler is ``state``'s. A card turns healthy again when NVML answers for it an
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from . import log
+from ._domain.gpu_time import Sample
 from .clock import Clock
 from .errors import CardsUnavailable
 from .state import Card
@@ -40,6 +43,9 @@ class CardSource(Protocol):
     def use(self) -> dict[str, CardUse]:
         """By UUID, for metrics; cards that do not answer are left out."""
 
+    def samples(self, uuid: str, since_us: int) -> list[Sample] | None:
+        """Who has used a card since then (us of CLOCK_REALTIME), one line a process; empty: nobody. None: it does not tell."""
+
 
 @dataclass(frozen=True)
 class AbsentCards:
@@ -53,6 +59,9 @@ class AbsentCards:
     def use(self) -> dict[str, CardUse]:
         return {}
 
+    def samples(self, uuid: str, since_us: int) -> list[Sample] | None:  # noqa: ARG002 (the interface's names)
+        return None
+
 
 class NvmlCards:
     """Cards by pynvml; NVML is initialised at the first scan and again after it was lost (a driver upgrade takes it away)."""
@@ -64,6 +73,7 @@ class NvmlCards:
         self._ready = False
         self._events: Any = None
         self._xids: dict[str, tuple[int, float]] = {}
+        self._mute: set[str] = set()
 
     def scan(self) -> list[Card]:
         try:
@@ -88,6 +98,24 @@ class NvmlCards:
                 memory = self._nvml.nvmlDeviceGetMemoryInfo(handle)
                 uses[_text(self._nvml.nvmlDeviceGetUUID(handle))] = CardUse(int(memory.used), int(memory.total), self._busy(handle))
         return uses
+
+    def samples(self, uuid: str, since_us: int) -> list[Sample] | None:
+        """For any thread, as NVML itself is."""
+        if not self._ready or uuid in self._mute:
+            return None
+        try:
+            handle = self._nvml.nvmlDeviceGetHandleByUUID(uuid)
+            rows = self._nvml.nvmlDeviceGetProcessUtilization(handle, since_us)
+        except self._nvml.NVMLError as error:
+            code = getattr(error, "value", None)
+            if code == self._nvml.NVML_ERROR_NOT_SUPPORTED:
+                self._mute.add(uuid)
+                log.say(
+                    logging.WARNING, f"card {uuid} does not tell who uses it; hooks on it have to do without the host's word", card=uuid
+                )
+            # no samples: nobody has worked. The binding also raises "success" where its first call found none.
+            return [] if code in (self._nvml.NVML_ERROR_NOT_FOUND, self._nvml.NVML_SUCCESS) else None
+        return [Sample(int(row.pid), int(row.timeStamp), int(row.smUtil)) for row in rows]
 
     def _open(self) -> None:
         if self._ready:
