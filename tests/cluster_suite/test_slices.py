@@ -64,6 +64,19 @@ def test_neighbours_run_at_their_share_and_follow_a_live_change(cluster: Cluster
     assert [view.restarts for view in cluster.views(namespace)] == [0, 0]
 
 
+def test_node_tells_each_slice_its_own_gpu_time(cluster: Cluster, namespace: str, image: str) -> None:
+    """By NVML's pids and the mounts of the containers' processes: nothing of it depends on the container or its image."""
+    node = compute.start(cluster, namespace, image)
+    limits = {request.name: request.limit_cores_percent for request in compute.REQUESTS}
+    broken = ["not looked yet"]
+
+    def is_told() -> bool:
+        broken[:] = compute.broken_by_told(compute.slots_at_work(node), limits)
+        return not broken
+
+    cluster.wait("both slices to be told their shares", 60, is_told, lambda: "; ".join(broken))
+
+
 def test_tier_of_lower_priority_uses_an_idle_card_and_yields_to_work(cluster: Cluster, namespace: str, image: str) -> None:
     batch, large = scenes.tier_pod("batch", 1), scenes.tier_pod("large", 1)
 

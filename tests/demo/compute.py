@@ -12,11 +12,23 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from . import pods, scenes
 from .observe import Cluster
 
-__all__ = ["NEW_LIMITS_PERCENT", "REQUESTS", "TOLERANCE_POINTS", "Share", "broken_by_shares", "change_limits", "start", "watch"]
+__all__ = [
+    "NEW_LIMITS_PERCENT",
+    "REQUESTS",
+    "TOLERANCE_POINTS",
+    "Share",
+    "broken_by_shares",
+    "broken_by_told",
+    "change_limits",
+    "slots_at_work",
+    "start",
+    "watch",
+]
 
 REQUESTS = (scenes.tier_pod("medium", 1), scenes.tier_pod("large", 1))
 # What the host sets while both run: the medium slice grows, the large one shrinks.
@@ -27,6 +39,9 @@ VGPUCTL = "/usr/local/tenfold/hook/current/vgpuctl"
 SETTLE_S = 1.5
 WINDOW_S = 5.0
 WINDOWS = 3
+# What the node tells a slice is of half a second, in which a launch more or less counts.
+TOLD_POINTS = 12
+TOLD_AGE_MS = 3000  # a hook believes no older one
 
 
 @dataclass(frozen=True)
@@ -130,10 +145,10 @@ def _window(node: str, namespaces: dict[str, int], limits_percent: Mapping[str, 
     ]
 
 
-def change_limits(node: str) -> None:
-    """Sets the new core limits from the host, in the pages of the slots that hold the two quotas."""
-    quotas = {request.memory_mib << 20: request.name for request in REQUESTS}
-    changed = set()
+def slots_at_work(node: str, requests: Sequence[scenes.PodRequest] = REQUESTS) -> dict[str, tuple[str, dict[str, Any]]]:
+    """By the name of a busy pod the folder of its slot and what ``vgpuctl`` shows of its card; pods are told apart by their memory."""
+    quotas = {request.memory_mib << 20: request.name for request in requests}
+    found = {}
     for slot in on_node(node, "ls", "/run/tenfold/slots").split():
         folder = f"/run/tenfold/slots/{slot}"
         try:
@@ -142,7 +157,28 @@ def change_limits(node: str) -> None:
             continue
         name = quotas.get(gpu["memory_limit_bytes"])
         if name and gpu["gpu_time_us"]:
-            on_node(node, VGPUCTL, "set", folder, "--cores", str(NEW_LIMITS_PERCENT[name]))
-            changed.add(name)
-    if changed != set(NEW_LIMITS_PERCENT):
-        raise RuntimeError(f"{node}: found the slots of {sorted(changed)} only, expected {sorted(NEW_LIMITS_PERCENT)}")
+            found[name] = (folder, gpu)
+    return found
+
+
+def broken_by_told(told: Mapping[str, tuple[str, dict[str, Any]]], limits_percent: Mapping[str, int]) -> list[str]:
+    """Every pod whose page lacks the node's word on its GPU time, or has an old one, or one far from its share."""
+    broken = []
+    for name, limit_percent in limits_percent.items():
+        gpu = told[name][1] if name in told else {}
+        percent, age_ms = gpu.get("host_busy_percent"), gpu.get("host_busy_age_ms", 0)
+        if percent is None:
+            broken.append(f"pod '{name}': the node has told nothing")
+        elif age_ms > TOLD_AGE_MS or abs(percent - limit_percent) > TOLD_POINTS:
+            expected = f"{limit_percent} +- {TOLD_POINTS} % within {TOLD_AGE_MS} ms"
+            broken.append(f"pod '{name}': the node told {percent} % {age_ms} ms ago, expected {expected}")
+    return broken
+
+
+def change_limits(node: str) -> None:
+    """Sets the new core limits from the host, in the pages of the slots that hold the two quotas."""
+    found = slots_at_work(node)
+    if set(found) != set(NEW_LIMITS_PERCENT):
+        raise RuntimeError(f"{node}: found the slots of {sorted(found)} only, expected {sorted(NEW_LIMITS_PERCENT)}")
+    for name, (folder, _gpu) in found.items():
+        on_node(node, VGPUCTL, "set", folder, "--cores", str(NEW_LIMITS_PERCENT[name]))

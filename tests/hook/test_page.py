@@ -186,6 +186,40 @@ def test_a_reader_never_sees_half_a_page_while_python_flaps_it(page: Page) -> No
     assert seen["pages"] > 50, seen
 
 
+class TestWhatTheHostTold:
+    """vgpuctl shows the host's word on GPU time where there is one, and its age."""
+
+    def shown(self, page: Page) -> tuple[list[dict[str, Any]], str]:
+        gpus: list[dict[str, Any]] = json.loads(page.tool("show", "--json", str(page.by_python)).stdout)["gpus"]
+        return gpus, page.tool("show", str(page.by_python)).stdout
+
+    def tell(self, page: Page, card: str, percent: int, age_seconds: float) -> None:
+        to_ns = time.monotonic_ns() - int(age_seconds * 1e9)
+        window = region.BusyWindow(card, to_ns - 500_000_000, to_ns, percent * 5_000_000)
+        assert region.tell_busy({str(page.by_python): [window]}, library=page.library) == {}
+
+    def test_nothing_is_shown_where_nothing_is_told(self, page: Page) -> None:
+        gpus, table = self.shown(page)
+        assert not any(name.startswith("host_") for gpu in gpus for name in gpu)
+        assert "the host saw" not in table
+
+    def test_a_word_is_shown_with_its_age_at_its_card(self, page: Page) -> None:
+        self.tell(page, CARDS[1], 30, age_seconds=100)
+        gpus, table = self.shown(page)
+        assert "host_busy_percent" not in gpus[0]
+        assert gpus[1]["host_busy_percent"] == 30.0
+        assert 100_000 <= gpus[1]["host_busy_age_ms"] < 160_000
+        [line] = [line for line in table.splitlines() if "the host saw" in line]
+        assert line.startswith("  the host saw 30.0 % of the card's time used here, 10")
+
+    def test_one_of_the_future_or_torn_is_none(self, page: Page) -> None:
+        self.tell(page, CARDS[0], 30, age_seconds=-1000)
+        self.tell(page, CARDS[1], 40, age_seconds=0)
+        with (page.by_python / "config").open("r+b") as stream:
+            os.pwrite(stream.fileno(), b"\x55", region.BUSY_OFFSET + region.BUSY_WINDOW.size + 45)
+        assert "the host saw" not in self.shown(page)[1]
+
+
 class TestProcesses:
     """vgpuctl and Python count the same processes."""
 

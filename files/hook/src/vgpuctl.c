@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #define DEFAULT_FOLDER "/run/tenfold"
@@ -35,6 +36,11 @@ static const char *name_of(const char *const *names, uint32_t value)
 
 struct slice {
     struct tenfold_config_copy page;
+    struct told { /* of a card's GPU time, by the host */
+        bool is_told;
+        double busy_percent;
+        uint64_t age_ms; /* of the window's end */
+    } told[TENFOLD_GPUS_MAX];
     struct tenfold_state state;
     bool has_state;
 };
@@ -69,12 +75,15 @@ static int read_exactly(int descriptor, void *buffer, size_t bytes)
     return 0;
 }
 
+/* As read_page() has found it last. */
+static unsigned char page_bytes[TENFOLD_CONFIG_BYTES];
+
 static int read_page(const char *folder, struct tenfold_config_copy *ret_page)
 {
-    static unsigned char bytes[TENFOLD_CONFIG_BYTES];
+    unsigned char *bytes = page_bytes;
     uint32_t abi = 0;
     int descriptor = open_in(folder, "config", O_RDONLY);
-    if (descriptor < 0 || read_exactly(descriptor, bytes, sizeof bytes) != 0)
+    if (descriptor < 0 || read_exactly(descriptor, bytes, sizeof page_bytes) != 0)
         return fail("cannot read '%s/config': %s", folder, errno == EPROTO ? "it has another size" : strerror(errno));
     close(descriptor);
     int error = tf_config_read(bytes, ret_page, &abi);
@@ -93,6 +102,18 @@ static bool read_state(const char *folder, struct tenfold_state *ret_state)
     bool is_read = read_exactly(descriptor, ret_state, sizeof *ret_state) == 0;
     close(descriptor);
     return is_read && ret_state->header.magic == TENFOLD_STATE_MAGIC && ret_state->header.abi_version == TENFOLD_ABI_VERSION;
+}
+
+static struct told read_told(const char *uuid_text)
+{
+    unsigned char uuid[16];
+    struct tenfold_busy_window window;
+    struct timespec clock = {0, 0};
+    clock_gettime(CLOCK_MONOTONIC, &clock);
+    uint64_t now_ns = (uint64_t)clock.tv_sec * 1000000000u + (uint64_t)clock.tv_nsec;
+    if (!tf_uuid_parse(uuid_text, uuid) || !tf_busy_read(page_bytes, uuid, &window) || window.to_ns > now_ns)
+        return (struct told){.is_told = false};
+    return (struct told){true, 100.0 * (double)window.busy_ns / (double)(window.to_ns - window.from_ns), (now_ns - window.to_ns) / 1000000u};
 }
 
 static const struct tenfold_gpu_state *state_of(const struct slice *slice, const char *uuid, uint32_t *ret_index)
@@ -144,13 +165,17 @@ static void show_json(const struct slice *slice)
         const struct tenfold_gpu_state *state = state_of(slice, config->uuid, &index);
         printf("%s{\"uuid\": \"%s\", \"memory_limit_bytes\": %llu, \"memory_used_bytes\": %llu, \"core_limit_percent\": %u, \"mode\": \"%s\", "
                "\"priority\": %d, \"overhead_reserve_bytes\": %llu, \"overhead\": \"%s\", \"neighbours\": %u, \"pressure\": \"%s\", \"gpu_time_us\": %llu, "
-               "\"refusals\": %llu, \"processes\": %u}",
+               "\"refusals\": %llu, \"processes\": %u",
             gpu ? ", " : "", config->uuid, (unsigned long long)config->memory_limit_bytes,
             (unsigned long long)(state ? state->used & TENFOLD_BYTES_MASK : 0), config->core_limit_percent,
             name_of(mode_names, config->mode), config->priority, (unsigned long long)config->overhead_reserve_bytes,
             name_of(overhead_names, config->overhead), config->neighbours,
             name_of(pressure_names, config->pressure), (unsigned long long)(state ? state->gpu_time_us : 0),
             (unsigned long long)(state ? state->refusals : 0), state ? processes_on(slice, index) : 0);
+        if (slice->told[gpu].is_told)
+            printf(", \"host_busy_percent\": %.1f, \"host_busy_age_ms\": %llu", slice->told[gpu].busy_percent,
+                (unsigned long long)slice->told[gpu].age_ms);
+        putchar('}');
     }
     printf("], \"overhead_bytes\": %llu}\n", (unsigned long long)overhead_of(slice));
 }
@@ -220,6 +245,9 @@ static void show_table(const struct slice *slice)
         printf("%-42s %-22s %-14s %8.1f s %6u\n", config->uuid, memory, cores, state ? (double)state->gpu_time_us / 1e6 : 0.0,
             state ? processes_on(slice, index) : 0);
         show_clocks(config);
+        if (slice->told[gpu].is_told)
+            printf("  the host saw %.1f %% of the card's time used here, %.1f s ago\n", slice->told[gpu].busy_percent,
+                (double)slice->told[gpu].age_ms / 1e3);
     }
     if (overhead_of(slice))
         printf("of the memory in use, %llu MiB are contexts and modules\n", (unsigned long long)(overhead_of(slice) >> 20));
@@ -240,6 +268,8 @@ static int command_show(int argc, char **argv)
     }
     if (read_page(folder, &slice.page))
         return 1;
+    for (uint32_t gpu = 0; gpu < slice.page.gpu_count; gpu++)
+        slice.told[gpu] = read_told(slice.page.gpus[gpu].uuid);
     slice.has_state = read_state(folder, &slice.state);
     if (as_json)
         show_json(&slice);
