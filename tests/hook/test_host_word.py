@@ -104,6 +104,7 @@ def shares(workers: list[Worker], seconds: float = 1.5) -> list[float]:
 
 
 @pytest.mark.full
+@pytest.mark.timing
 def test_neighbours_without_nvml_get_their_limits_by_the_hosts_word_and_less_without_it(
     make_slot: Callable[..., Slot], without_nvml: dict[str, str]
 ) -> None:
@@ -167,6 +168,7 @@ def plugin_at_work(slots: list[Slot], folder: Path) -> Iterator[None]:
 
 
 @pytest.mark.full
+@pytest.mark.timing
 def test_the_device_plugin_tells_containers_by_their_mounts(
     hook: Path, machine: Machine, tmp_path: Path, without_nvml: dict[str, str]
 ) -> None:
@@ -227,12 +229,12 @@ def fresh(uuid: str, seconds: float = 1.0, share: float = 0.3, late_seconds: flo
     return region.BusyWindow(uuid, to_ns - int(seconds * SECOND), to_ns, int(share * seconds * SECOND))
 
 
-def is_weighed(worker: Worker, tell: Callable[[], object], rounds: int = 12) -> bool:
-    """Whether the slot's limiter takes what is told five times a second."""
+def is_weighed(worker: Worker, tell: Callable[[], object], rounds: int = 6) -> bool:
+    """Whether the slot's limiter takes what is told twice a second: oftener, and it would forget words before it can weigh them."""
     before = weighed_at_ns(worker.slot)
     for _ in range(rounds):
         tell()
-        time.sleep(0.2)
+        time.sleep(0.5)
         if weighed_at_ns(worker.slot) != before:
             return True
     return False
@@ -250,7 +252,7 @@ class TestWhoseWordCounts:
             yield worker
 
     def test_a_fresh_one_does_and_a_page_of_before_tells_nothing(self, worker: Worker, machine: Machine) -> None:
-        assert not is_weighed(worker, lambda: None, rounds=5)
+        assert not is_weighed(worker, lambda: None, rounds=3)
         assert is_weighed(worker, lambda: worker.tell(fresh(machine.uuids[0])), rounds=60)
 
     @pytest.mark.parametrize(
@@ -282,7 +284,7 @@ class TestWhoseWordCounts:
                 os.pwrite(page.fileno(), new[:whole_bytes] + old[whole_bytes:], region.BUSY_OFFSET)
 
         is_whole = whole_bytes == region.BUSY_WINDOW.size
-        assert is_weighed(worker, tell, rounds=60 if is_whole else 12) == is_whole
+        assert is_weighed(worker, tell, rounds=60 if is_whole else 6) == is_whole
 
     def test_random_bytes_do_not(self, worker: Worker) -> None:
         def tell() -> None:
@@ -318,7 +320,7 @@ def test_where_the_host_tells_nvml_is_not_even_loaded(make_slot: Callable[..., S
         while not weighed_at_ns(slot):
             assert time.monotonic() < deadline, "no word was weighed"
             worker.tell(fresh(machine.uuids[0]))
-            time.sleep(0.1)
+            time.sleep(0.5)
         maps = Path(f"/proc/{worker.process.pid}/maps").read_text(encoding="utf-8")
         assert "libcuda.so" in maps
         assert "libnvidia-ml" not in maps
