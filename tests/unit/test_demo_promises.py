@@ -102,3 +102,16 @@ def test_the_table_shows_each_pods_view_beside_its_annotation() -> None:
 def test_a_share_of_gpu_time_may_be_three_points_off_and_no_more() -> None:
     assert compute.broken_by_shares([compute.Share("a", 30, 32.9), compute.Share("b", 60, 57.1)]) == []
     assert compute.broken_by_shares([compute.Share("a", 30, 33.1)]) == ["pod 'a' got 33.1 % of GPU time, expected 30 +- 3 %"]
+
+
+def test_what_the_node_told_is_there_and_fresh_and_near_the_limit() -> None:
+    limits = {"a": 30}
+
+    def told(**card: float) -> list[str]:
+        return compute.broken_by_told({"a": ("/run/tenfold/slots/x", card)}, limits)
+
+    assert told(host_busy_percent=24.5, host_busy_age_ms=900) == []
+    expected = "expected 30 +- 12 % within 3000 ms"
+    assert told(host_busy_percent=55.0, host_busy_age_ms=900) == [f"pod 'a': the node told 55.0 % 900 ms ago, {expected}"]
+    assert told(host_busy_percent=30.0, host_busy_age_ms=9000) == [f"pod 'a': the node told 30.0 % 9000 ms ago, {expected}"]
+    assert told() == compute.broken_by_told({}, limits) == ["pod 'a': the node has told nothing"]
