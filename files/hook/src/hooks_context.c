@@ -134,6 +134,17 @@ static bool device_of(const struct tf_cuda *cuda, CUcontext context, CUdevice *r
     return is_known;
 }
 
+struct heirs {
+    CUcontext from, to;
+};
+
+static void hand_over(struct tf_entry *entry, void *context)
+{
+    const struct heirs *heirs = context;
+    if (entry->context == (uint64_t)(uintptr_t)heirs->from)
+        entry->context = (uint64_t)(uintptr_t)heirs->to;
+}
+
 /* A part of a card's multiprocessors, which holds the primary context as long as it lives: its memory is the primary's, its events are not. */
 CUresult cuGreenCtxDestroy(void *green)
 {
@@ -148,10 +159,12 @@ CUresult cuGreenCtxDestroy(void *green)
     CUcontext primary = is_known ? primary_of(cuda, release_of(cuda), device) : NULL;
     tf_measure_forget(context);
     CUresult result = TF_NESTED(cuda->cuGreenCtxDestroy(green));
-    if (result != CUDA_SUCCESS || !primary || is_primary_active(cuda, device))
+    if (result != CUDA_SUCCESS || !primary)
+        return result;
+    tf_ledger_visit(hand_over, &(struct heirs){context, primary});
+    if (is_primary_active(cuda, device))
         return result;
     tf_measure_forget(primary);
-    context_is_gone(cuda, context);
     context_is_gone(cuda, primary);
     return result;
 }

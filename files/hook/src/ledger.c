@@ -172,6 +172,17 @@ void tf_ledger_sweep(bool (*is_gone)(const struct tf_entry *, void *), void (*go
     }
 }
 
+void tf_ledger_visit(void (*visit)(struct tf_entry *, void *), void *context)
+{
+    for (uint64_t index = 0; index < SHARDS; index++) {
+        struct shard *shard = lock_shard(index << 58);
+        for (uint64_t place = 0; place < shard->places; place++)
+            if (shard->table[place].kind)
+                visit(&shard->table[place], context);
+        tf_spin_release(&shard->lock);
+    }
+}
+
 void tf_ledger_reset(void)
 {
     for (uint64_t index = 0; index < SHARDS; index++) {

@@ -125,7 +125,9 @@ NOT_INJECTED: dict[str, str] = {
     **dict.fromkeys(
         ("cuMemMapArrayAsync", "cuMemMapArrayAsync_ptsz"), "tiles are graphics' kind of memory; tests/hook/test_memory.py has them"
     ),
-    **dict.fromkeys(("cuGreenCtxDestroy", "cuCtxFromGreenCtx"), "the simulated driver has no green contexts"),
+    **dict.fromkeys(
+        ("cuGreenCtxDestroy", "cuCtxFromGreenCtx"), "green contexts are the primary's memory; tests/hook/test_green.py has them"
+    ),
     "cuGraphChildGraphNodeGetGraph": "asked where a graph has children; tests/hook/test_graphs.py has them",
     **dict.fromkeys(
         (

@@ -26,6 +26,8 @@ typedef struct CUgraphExec_st *CUgraphExec;
 typedef struct CUlib_st *CUlibrary;
 typedef struct CUkern_st *CUkernel;
 typedef struct CUextMemory_st *CUexternalMemory;
+typedef struct CUgreenCtx_st *CUgreenCtx;
+typedef struct CUdevResourceDesc_st *CUdevResourceDesc;
 typedef unsigned long long CUmemGenericAllocationHandle;
 typedef void (*CUhostFn)(void *user_data);
 typedef void (*CUstreamCallback)(CUstream stream, CUresult status, void *user_data);
@@ -76,6 +78,9 @@ enum {
     CUDA_ERROR_STREAM_CAPTURE_UNMATCHED = 903,
     CUDA_ERROR_STREAM_CAPTURE_ISOLATION = 905,
     CUDA_ERROR_STREAM_CAPTURE_IMPLICIT = 906,
+    CUDA_ERROR_INVALID_RESOURCE_TYPE = 914,
+    CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION = 915,
+    CUDA_ERROR_STREAM_DETACHED = 917,
     CUDA_ERROR_GRAPH_RECAPTURE_FAILURE = 918,
     CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE = 910,
     CUDA_ERROR_UNKNOWN = 999,
@@ -280,5 +285,15 @@ typedef struct {
     int max_threads_per_block, max_threads_dim[3], max_grid_size[3], shared_bytes_per_block, total_constant_bytes, simd_width,
         memory_pitch, registers_per_block, clock_rate_khz, texture_alignment;
 } CUdevprop;
+
+enum { CU_DEV_RESOURCE_TYPE_INVALID = 0, CU_DEV_RESOURCE_TYPE_SM = 1 };
+typedef struct {
+    int type;
+    CUdevice device;            /* here and to `multiprocessors` the driver's own */
+    unsigned char private_bytes[88];
+    unsigned int multiprocessors; /* in a union of 40 bytes */
+    unsigned char rest_of_union[36];
+    void *next;
+} CUdevResource;
 
 #endif

@@ -146,6 +146,8 @@ static void drop_stream(CUstream stream)
 void context_close(CUcontext context)
 {
     context->is_alive = false;
+    if (context->is_primary)
+        green_primary_closed(context);
     heap_free_all(context);
     module_drop_context(context);
     pool_drop_card(context);
@@ -198,9 +200,15 @@ CUDA_EXPORT cuCtxCreate_v4(CUcontext *ret_context, const void *parameters, unsig
     return create_context(ret_context, flags, device);
 }
 
+/* By cuCtxDestroy; a primary or green one has a way of its own. */
+static bool may_be_destroyed(CUcontext context)
+{
+    return object_is(context, KIND_CONTEXT) && context->is_alive && !context->is_primary && !context->primary;
+}
+
 static CUresult destroy_context(CUcontext context)
 {
-    REQUIRE(object_is(context, KIND_CONTEXT) && context->is_alive && !context->is_primary, CUDA_ERROR_INVALID_CONTEXT);
+    REQUIRE(may_be_destroyed(context), CUDA_ERROR_INVALID_CONTEXT);
     driver_lock();
     context_close(context);
     driver_unlock();
@@ -351,7 +359,7 @@ CUDA_EXPORT cuCtxAttach(CUcontext *ret_context, unsigned flags)
 CUDA_EXPORT cuCtxDetach(CUcontext context)
 {
     ENTER(cuCtxDetach);
-    REQUIRE(object_is(context, KIND_CONTEXT) && context->is_alive && !context->is_primary, CUDA_ERROR_INVALID_CONTEXT);
+    REQUIRE(may_be_destroyed(context), CUDA_ERROR_INVALID_CONTEXT);
     if (context->users) {
         context->users--;
         return CUDA_SUCCESS;

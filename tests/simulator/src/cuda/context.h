@@ -13,6 +13,13 @@ void context_close(CUcontext context);
 /* The context named, or the current one for NULL. Without driver_lock(). */
 CUresult context_resolve(CUcontext context, CUcontext *ret_context);
 
+/* The primary context of a card, with one user more or less; the last one ends it. */
+CUresult primary_retain(CUdevice device, CUcontext *ret_context);
+CUresult primary_release(CUdevice device);
+
+/* green.c: the primary context ends with all that was in it. */
+void green_primary_closed(CUcontext primary);
+
 /* The list of live streams, of all contexts. */
 void context_add_stream(CUstream stream);
 void context_remove_stream(CUstream stream);

@@ -93,7 +93,9 @@ enum object_kind {
     KIND_PHYSICAL,
     KIND_LINKER,
     KIND_EXTERNAL,
-    KIND_LAST = KIND_EXTERNAL,
+    KIND_GREEN,
+    KIND_DESCRIPTOR,
+    KIND_LAST = KIND_DESCRIPTOR,
 };
 
 struct object {
@@ -119,6 +121,8 @@ struct CUctx_st {
     unsigned flags;
     uint32_t users; /* threads that have it current or retained it; a primary context lives while > 0 */
     bool is_primary;
+    CUcontext primary;            /* of a green context: whose memory and modules it uses; else NULL */
+    struct CUgreenCtx_st *green;  /* while it lives */
     _Atomic bool is_alive;
     _Atomic uint64_t last_ticket; /* newest work + 1 of the whole context, 0 = none */
     size_t limits[16];
@@ -128,6 +132,11 @@ struct CUctx_st {
     struct heap_small_block *small_block; /* heap.c */
     uint64_t epoch; /* grows when a primary context opens again: older tickets are void */
 };
+
+static inline CUcontext context_of_memory(CUcontext context)
+{
+    return context->primary ? context->primary : context;
+}
 
 struct CUstream_st {
     struct object head;

@@ -138,6 +138,8 @@ CUresult heap_enter(const struct heap_entry *wanted, uint64_t alignment_bytes, C
 {
     REQUIRE(make_room(), CUDA_ERROR_OUT_OF_MEMORY);
     struct heap_entry entry = *wanted;
+    if (entry.context)
+        entry.context = context_of_memory(entry.context);
     if (!entry.address)
         entry.address = next_address(entry.size_bytes, alignment_bytes);
     entry.id = g_next_id++;
@@ -220,6 +222,7 @@ static CUresult take_own(CUcontext context, uint64_t bytes, struct heap_entry *e
 
 CUresult heap_allocate(CUcontext context, uint32_t kind, uint64_t size_bytes, CUdeviceptr *ret_address)
 {
+    context = context_of_memory(context);
     const struct sim_memory_model *model = &g_driver.machine.state->memory;
     uint64_t rounded_bytes = memory_rounded(model, size_bytes);
     REQUIRE(size_bytes > 0, CUDA_ERROR_INVALID_VALUE);

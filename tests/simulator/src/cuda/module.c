@@ -52,7 +52,7 @@ CUresult module_load(CUcontext context, const void *image, CUmodule *ret_module)
         state_unlock(&g_driver.machine);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    module->context = context;
+    module->context = context_of_memory(context);
     module->head.next = (struct object *)g_modules;
     g_modules = module;
     module->reserved_bytes = bytes;

@@ -6,7 +6,7 @@
 static CUcontext g_primary[SIM_CARDS_MAX]; /* by ordinal; made once, alive while retained */
 static unsigned g_primary_flags[SIM_CARDS_MAX];
 
-static CUresult retain_primary(CUdevice device, CUcontext *ret_context)
+CUresult primary_retain(CUdevice device, CUcontext *ret_context)
 {
     REQUIRE(driver_card(device), CUDA_ERROR_INVALID_DEVICE);
     CUcontext context = g_primary[device];
@@ -32,21 +32,27 @@ CUDA_EXPORT cuDevicePrimaryCtxRetain(CUcontext *ret_context, CUdevice device)
     ENTER(cuDevicePrimaryCtxRetain);
     REQUIRE(ret_context, CUDA_ERROR_INVALID_VALUE);
     driver_lock();
-    CUresult result = retain_primary(device, ret_context);
+    CUresult result = primary_retain(device, ret_context);
     driver_unlock();
     return result;
+}
+
+CUresult primary_release(CUdevice device)
+{
+    CUcontext context = g_primary[device];
+    REQUIRE(context && context->is_alive && context->users > 0, CUDA_ERROR_INVALID_CONTEXT);
+    if (--context->users == 0)
+        context_close(context);
+    return CUDA_SUCCESS;
 }
 
 static CUresult release_primary(CUdevice device)
 {
     REQUIRE(driver_card(device), CUDA_ERROR_INVALID_DEVICE);
     driver_lock();
-    CUcontext context = g_primary[device];
-    bool is_held = context && context->is_alive && context->users > 0;
-    if (is_held && --context->users == 0)
-        context_close(context);
+    CUresult result = primary_release(device);
     driver_unlock();
-    return is_held ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+    return result;
 }
 
 CUDA_EXPORT cuDevicePrimaryCtxRelease(CUdevice device)

@@ -66,7 +66,7 @@ CUresult stream_resolve(CUstream handle, CUstream *ret_stream)
         return CUDA_SUCCESS;
     }
     REQUIRE(object_is(handle, KIND_STREAM), CUDA_ERROR_INVALID_HANDLE);
-    REQUIRE(handle->context->is_alive, CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    REQUIRE(handle->context->is_alive, handle->context->primary ? CUDA_ERROR_STREAM_DETACHED : CUDA_ERROR_CONTEXT_IS_DESTROYED);
     *ret_stream = handle;
     return CUDA_SUCCESS;
 }
@@ -152,8 +152,8 @@ static int submit(CUstream stream, int64_t duration_ns, CUevent event)
     context->last_ticket = ticket + 1;
     if (event) {
         event_leave_queue(event); /* of an earlier record */
-        event->context = context;
-        event->epoch = context->epoch;
+        event->context = context_of_memory(context); /* it outlives a green context */
+        event->epoch = event->context->epoch;
         event->channel = context->channel;
         event->ticket = ticket;
         event->has_end = false;

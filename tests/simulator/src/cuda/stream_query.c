@@ -89,21 +89,30 @@ CUDA_EXPORT cuStreamGetCtx_ptsz(CUstream stream, CUcontext *ret_context)
     return context_of(stream_of_thread(stream), ret_context);
 }
 
-/* The second output is a green context, of which there are none. */
-CUDA_EXPORT cuStreamGetCtx_v2(CUstream stream, CUcontext *ret_context, void **ret_green_context)
+/* A stream of a green context names that, and the primary one. */
+static CUresult contexts_of(CUstream handle, CUcontext *ret_context, CUgreenCtx *ret_green)
 {
-    ENTER(cuStreamGetCtx_v2);
-    if (ret_green_context)
-        *ret_green_context = NULL;
-    return context_of(stream, ret_context);
+    CUcontext context;
+    CUresult result = context_of(handle, &context);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (ret_context)
+        *ret_context = context_of_memory(context);
+    if (ret_green)
+        *ret_green = context->green;
+    return CUDA_SUCCESS;
 }
 
-CUDA_EXPORT cuStreamGetCtx_v2_ptsz(CUstream stream, CUcontext *ret_context, void **ret_green_context)
+CUDA_EXPORT cuStreamGetCtx_v2(CUstream stream, CUcontext *ret_context, CUgreenCtx *ret_green)
+{
+    ENTER(cuStreamGetCtx_v2);
+    return contexts_of(stream, ret_context, ret_green);
+}
+
+CUDA_EXPORT cuStreamGetCtx_v2_ptsz(CUstream stream, CUcontext *ret_context, CUgreenCtx *ret_green)
 {
     ENTER(cuStreamGetCtx_v2_ptsz);
-    if (ret_green_context)
-        *ret_green_context = NULL;
-    return context_of(stream_of_thread(stream), ret_context);
+    return contexts_of(stream_of_thread(stream), ret_context, ret_green);
 }
 
 static CUresult device_of(CUstream handle, CUdevice *ret_device)
