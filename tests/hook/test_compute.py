@@ -52,7 +52,7 @@ def test_the_share_of_gpu_time_is_the_limit(make_slot: Callable[..., Slot], limi
 def test_without_a_core_limit_nothing_waits_and_no_thread_is_started(make_slot: Callable[..., Slot], cores: int) -> None:
     slot = make_slot(cores=cores)
     with slot.session() as session:
-        assert any(session.share_percent(milliseconds=300) > 85 for _ in range(5))
+        assert session.has_the_card()
         assert threads(session.process.pid) == 1
 
 
@@ -161,7 +161,7 @@ def test_an_elastic_limit_holds_only_while_another_tenant_works(make_slot: Calla
     slot = make_slot(cores=20, mode="elastic")
     with slot.session() as session:
         session.share_percent(milliseconds=1500)  # NVML must have seen that nobody else is there
-        assert any(session.share_percent(milliseconds=500) > 80 for _ in range(5))
+        assert session.has_the_card()
         neighbour = make_slot(cores=60).start(scripts.program(SPINNER.format(us=1000)))
         session.share_percent(milliseconds=2500)
         shares = [session.share_percent(milliseconds=700) for _ in range(3)]
@@ -174,7 +174,7 @@ def test_an_elastic_limit_holds_only_while_another_tenant_works(make_slot: Calla
 def test_the_hosts_word_about_other_tenants_counts_at_once(make_slot: Callable[..., Slot]) -> None:
     slot = make_slot(cores=40, mode="priority", pressure="none")
     with slot.session() as session:
-        assert any(session.share_percent(milliseconds=400) > 80 for _ in range(5))
+        assert session.has_the_card()
         slot.change(pressure="equal")
         session.share_percent(milliseconds=400)
         assert_share(slot, lambda: session.spin_ms(milliseconds=700), 40)

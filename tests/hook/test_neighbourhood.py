@@ -75,13 +75,12 @@ def test_a_limit_holds_while_a_slot_of_higher_priority_works(
     high = Slot(tmp_path / "slots" / HIGH, hook, machine, [region.GpuQuota(machine.uuids[0], 64 << 20, 30)]).create()
     with low.session() as session:
         works_until(session, low, "none")
-        alone = shares(session)
+        assert session.has_the_card()
         neighbour = high.start(scripts.program(SPINNER))
         works_until(session, low, "higher")
         beside = shares(session)
         neighbour.kill()
         neighbour.communicate()
         works_until(session, low, "none")
-        again = shares(session)
-    assert alone[-1] > 80 and again[-1] > 80, (alone, again)
+        assert session.has_the_card()
     assert beside[2] == pytest.approx(held_percent, abs=6), beside

@@ -175,7 +175,7 @@ def main(arguments: list[str]) -> int:
             print(f"skip: memory of kind {kind!r}: the hook exports no {' or no '.join(plan.KINDS[kind])}")
         failures, operations = play_all(bench, scenarios, covered, options.seed)
         if options.full:
-            failures += check_mutants(bench, plan.MUTANTS[mine], options.seed)
+            failures += check_mutants(bench, list(plan.MUTANTS)[mine], options.seed)
         print(f"{len(scenarios)} scenarios, {operations} operations, {failures} wrong, {time.monotonic() - began:.1f} s")
     return int(failures > 0)
 

@@ -63,7 +63,7 @@ def test_events_bracket_kernels_exactly(machine: Machine) -> None:
     with machine.process().start() as process:
         first, second = (process.must("cuEventCreate", out("u64"), 0) for _ in range(2))
         process.load_spin()
-        elapsed_ms = []
+        elapsed_ms: list[float] = []
         while not elapsed_ms or elapsed_ms[-1] > 7.0001:  # the card idles where a busy machine lets the launches come late
             process.launch(2000)
             process.must("cuEventRecord", first, 0)
