@@ -14,6 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define WINDOW_LEAST_NS (450 * MS) /* of the device plugin (gpu_times.py) */
+
 static void spread(uint64_t *windows, uint64_t count, uint64_t width_ns, uint64_t from_ns, uint64_t to_ns)
 {
     for (uint64_t i = from_ns / width_ns; i < count && i * width_ns < to_ns; i++) {
@@ -77,8 +79,14 @@ static void tell_all(struct bench *bench)
     for (uint32_t t = 0; t < bench->tenant_count; t++) {
         struct tenant *tenant = &bench->tenants[t];
         int is_first = tenant->host_seen == 0;
+        uint64_t host_seen = tenant->host_seen;
         struct tf_limit_observation seen;
-        if (!tenant->host || !read_samples(bench, tenant, &tenant->host_seen, &seen) || is_first)
+        if (!tenant->host || !read_samples(bench, tenant, &host_seen, &seen))
+            continue;
+        if (!is_first && seen.to_ns - seen.from_ns < WINDOW_LEAST_NS)
+            continue; /* the next reading is asked from the same point on */
+        tenant->host_seen = host_seen;
+        if (is_first)
             continue;
         tenant->next_told = seen;
         tenant->next_told_ns = bench->now_ns + p->host_delay_ns;
