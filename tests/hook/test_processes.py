@@ -288,7 +288,7 @@ say(refused=refused > 0, total=cuda.info()[1])
         assert (process.returncode, err) == (0, "")
         assert json.loads(out)["refused"] is True
         assert slot.used_bytes == 0
-        assert flips > 50
+        assert flips > 20
 
 
 def test_no_thread_of_ours_calls_the_driver_once_it_may_take_itself_apart(make_slot: Callable[..., Slot]) -> None:

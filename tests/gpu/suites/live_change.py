@@ -46,7 +46,7 @@ def check_a_core_limit_changes_in_a_running_process(ground: Ground) -> None:
             return float(spun["launches"]), spun["wall_us"] / 1000  # kernels of 1 ms
 
         late = []
-        for limit in (20, 70, 10, 90):
+        for limit in (20, 70, 10, 75):
             slot.change(core_limit_percent=limit)
             first_second = Allowance(slot.folder, limit, saved_ms=SAVED_AFTER_CHANGE_MS)
             settling_ms, _ = spin(300)
