@@ -97,16 +97,19 @@ def test_a_changed_limit_is_not_exceeded_by_a_program_that_paused(make_slot: Cal
             first_second.check(session.spin_ms(milliseconds=500)[0], TOLERANCE_POINTS)
 
 
-@pytest.mark.full
-def test_two_processes_of_a_container_share_one_limit(make_slot: Callable[..., Slot]) -> None:
-    slot = make_slot(cores=40)
-    body = """
+SPINNER = """
 cuda.start()
 f = cuda.spin()
 while True:
-    cuda.launch(f, 1000); cuda.launch(f, 1000); cuda.cuCtxSynchronize()
+    for _ in range(4): cuda.launch(f, {us})
+    cuda.cuCtxSynchronize()
 """
-    processes = [slot.start(scripts.program(body)) for _ in range(2)]
+
+
+@pytest.mark.full
+def test_two_processes_of_a_container_share_one_limit(make_slot: Callable[..., Slot]) -> None:
+    slot = make_slot(cores=40)
+    processes = [slot.start(scripts.program(SPINNER.format(us=2000))) for _ in range(2)]
     time.sleep(0.9)
 
     def measure() -> tuple[float, float]:
@@ -119,15 +122,6 @@ while True:
     for process in processes:
         process.kill()
         process.communicate()
-
-
-SPINNER = """
-cuda.start()
-f = cuda.spin()
-while True:
-    for _ in range(4): cuda.launch(f, {us})
-    cuda.cuCtxSynchronize()
-"""
 
 
 def seconds_of(slot: Slot, pid: int) -> float:
