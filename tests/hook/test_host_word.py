@@ -22,6 +22,7 @@ from tests.hook.allowance import LIMITER_OFFSET
 from tests.hook.workshop import Machine, Slot
 
 TOLERANCE_POINTS = 3.0
+TOLD_POINTS = 12.0
 OBSERVED_AT = LIMITER_OFFSET + 48  # tf_limit_state.observed_at_ns: when a word was last weighed
 SECOND = 10**9
 SPINNER = """
@@ -197,14 +198,24 @@ def test_the_device_plugin_tells_containers_by_their_mounts(
                 seen.append([sum(share for share, owner in zip(by_process, owners) if owner is slot) for slot in slots])
                 if all(abs(share - limit) <= TOLERANCE_POINTS for share, limit in zip(seen[-1], limits)):
                     break
-            told = [region.read_busy(slot.folder)[machine.uuids[0]] for slot in slots]
+            told = told_shares(slots, limits)
     finally:
         for process in started:
             process.kill()
             process.communicate()
     assert seen[-1] == [pytest.approx(limit, abs=TOLERANCE_POINTS) for limit in limits], seen
-    shares_told = [100 * window.busy_ns / (window.to_ns - window.from_ns) for window in told]
-    assert shares_told == [pytest.approx(limit, abs=15) for limit in limits], (shares_told, seen)
+    assert told == [pytest.approx(limit, abs=TOLD_POINTS) for limit in limits], (told, seen)
+
+
+def told_shares(slots: list[Slot], limits: tuple[int, ...], seconds: float = 15) -> list[float]:
+    """What the pages say, once it is near the limits: a window is half a second, which one stall of the machine spoils."""
+    deadline = time.monotonic() + seconds
+    while True:
+        windows = [region.read_busy(slot.folder)[slot.gpus[0].uuid] for slot in slots]
+        told = [100 * window.busy_ns / (window.to_ns - window.from_ns) for window in windows]
+        if all(abs(share - limit) <= TOLD_POINTS for share, limit in zip(told, limits)) or time.monotonic() > deadline:
+            return told
+        time.sleep(0.2)
 
 
 def pid_namespace(launcher: int) -> int:
