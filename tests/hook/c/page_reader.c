@@ -1,6 +1,7 @@
 /* page_reader.c PAGE MILLISECONDS: reads a mapped page as the hook does, as fast as it can, and says what it saw as JSON.
  *
- * The writer puts the same number into several fields of every card (percent, neighbours, MiB): a page where they differ is torn. */
+ * The writer puts the same number into several fields of every card (percent, neighbours, MiB): a page where they differ is torn. A word on
+ * GPU time has its busy time as its begin and three times that as its end. */
 #include "config_page.h"
 
 #include <fcntl.h>
@@ -30,7 +31,7 @@ static bool is_torn(const struct tenfold_config_copy *copy)
 
 int main(int argc, char **argv)
 {
-    unsigned long long reads = 0, torn = 0, errors = 0, backwards = 0, pages = 0, last = 0;
+    unsigned long long words = 0, torn_words = 0, last_ns = 0, reads = 0, torn = 0, errors = 0, backwards = 0, pages = 0, last = 0;
     int descriptor = argc == 3 ? open(argv[1], O_RDONLY) : -1;
     const void *page = descriptor < 0 ? MAP_FAILED : mmap(NULL, TENFOLD_CONFIG_BYTES, PROT_READ, MAP_SHARED, descriptor, 0);
     if (page == MAP_FAILED)
@@ -39,7 +40,14 @@ int main(int argc, char **argv)
     fflush(stdout);
     for (unsigned long long until_ms = now_ms() + strtoull(argv[2], NULL, 10); now_ms() < until_ms; reads++) {
         struct tenfold_config_copy copy;
+        struct tenfold_busy_window window;
+        unsigned char uuid[16];
         uint32_t abi;
+        if (tf_uuid_parse("GPU-11111111-2222-3333-4444-555555555555", uuid) && tf_busy_read(page, uuid, &window)) {
+            torn_words += window.from_ns != window.busy_ns || window.to_ns != 3 * window.busy_ns;
+            words += window.to_ns != last_ns;
+            last_ns = window.to_ns;
+        }
         if (tf_config_read(page, &copy, &abi) != 0) {
             errors++;
             continue;
@@ -49,7 +57,8 @@ int main(int argc, char **argv)
         pages += copy.generation != last;
         last = copy.generation;
     }
-    printf("{\"reads\": %llu, \"torn\": %llu, \"errors\": %llu, \"backwards\": %llu, \"pages\": %llu, \"last\": %llu}\n", reads, torn, errors,
-        backwards, pages, last);
+    printf("{\"reads\": %llu, \"torn\": %llu, \"errors\": %llu, \"backwards\": %llu, \"pages\": %llu, \"last\": %llu, \"words\": %llu, "
+           "\"torn_words\": %llu}\n",
+        reads, torn, errors, backwards, pages, last, words, torn_words);
     return 0;
 }
