@@ -135,7 +135,7 @@ class TestTheLock:
             began = time.monotonic()
             with pytest.raises(RegionError, match=r"another writer has held '.*/config' for 0\.1 s"):
                 region.write_config(slot, [quota(30)], library=page_library)
-            assert 0.1 <= time.monotonic() - began < 2
+            assert 0.09 <= time.monotonic() - began < 10  # it counts whole milliseconds
         assert (slot / "config").read_bytes() == before
         assert region.write_config(slot, [quota(30)], library=page_library).generation == 3
 
