@@ -77,7 +77,8 @@ struct tf_limit_state {
     _Atomic uint64_t used_ns;          /* GPU time charged since the start, for the host's metrics */
     _Atomic uint32_t wake_word;        /* futex word: changes when a wait may end early; wake all on TF_LIMIT_WAKE */
     _Atomic uint32_t limit_seen;       /* limit that the bank was last clamped to, percent */
-    _Atomic uint64_t epoch;            /* presence: number of the current 64 ms epoch */
+    _Atomic uint32_t epoch;            /* presence: number of the current 64 ms epoch */
+    _Atomic uint32_t compared_ms;      /* end of the last window that was compared, CLOCK_MONOTONIC modulo 2^32 */
     _Atomic uint32_t present[2];       /* processes seen at the gate in an even and an odd epoch */
     _Atomic uint64_t observed_at_ns;   /* last tf_limit_observe_busy */
     _Atomic uint64_t busy_sum_ns;      /* own time by NVML, old windows fading */
@@ -86,12 +87,14 @@ struct tf_limit_state {
     _Atomic uint64_t window_sum_ns;    /* wall time of the same windows */
     _Atomic uint64_t longest_ns;       /* largest estimate of late */
     _Atomic uint64_t slowest_ns;       /* longest measured segment of late, waiting included */
-    _Atomic uint32_t measured[TF_LIMIT_TIMELINE];  /* time between events per 256 ms: turn 8 bits | microseconds 24 bits */
-    _Atomic uint32_t estimated[TF_LIMIT_TIMELINE]; /* estimates likewise */
-    _Atomic uint64_t contended_since_ns;           /* 0: what was measured was charged */
-    _Atomic uint32_t unseen;                       /* windows in a row in which NVML saw nothing of what we measured */
-    _Atomic uint32_t differed;                     /* the last window was above (1) or below (2) the past */
-    _Atomic uint64_t edges;                        /* how wrong the sums may be where a bucket was cut: microseconds at the last cut | at older ones */
+    _Atomic uint64_t timeline[TF_LIMIT_TIMELINE]; /* what was done in each 256 ms: limit_timeline.c */
+    _Atomic uint64_t contended_since_ns; /* 0: what was measured was charged */
+    _Atomic int32_t overcharged_us;      /* charged beyond NVML's own time in the same windows and not made good; negative: too little */
+    _Atomic uint8_t jumps;               /* for so many windows the length of a kernel is known to jump */
+    _Atomic uint8_t unseen;              /* windows in a row in which NVML saw nothing of what we measured */
+    _Atomic uint8_t differed;            /* the last window was above (1) or below (2) the past */
+    _Atomic uint8_t calm;                /* windows in a row in which NVML agreed with what was measured */
+    _Atomic uint64_t edges;              /* how wrong the sums may be where a bucket was cut: microseconds at the last cut | at older ones */
 };
 _Static_assert(sizeof(struct tf_limit_state) == TF_LIMIT_STATE_BYTES, "the state's size is part of the region");
 
@@ -196,9 +199,9 @@ struct tf_limit_process {
     uint32_t observation_first, observation_count;
     struct tf_limit_shape shapes[TF_LIMIT_KEYS];
     uint32_t has_overhead; /* event_overhead_ns was measured */
-    uint32_t reserved32;
-    uint64_t told_to_ns; /* end of the last window that the host told */
-    uint64_t reserved[14];
+    uint32_t rest_ns[3];   /* what of the work was too little for a unit of the time line */
+    uint64_t told_to_ns;   /* end of the last window that the host told */
+    uint64_t reserved[13];
 };
 
 static inline int tf_limit_is_off(const struct tf_limit_policy *policy)

@@ -69,6 +69,7 @@ int64_t limit_refill(struct tf_limit_state *state, const struct tf_limit_policy 
         if (seen_percent > 0 && seen_percent < limit_percent)
             earn_percent = seen_percent;
         earn_max_ns = CHANGE_EARN_NS;
+        limit_forget_overcharge(state);
     }
     uint64_t last_ns = get(state->refilled_at_ns);
     for (int i = 0; i < CAS_TRIES; i++) {
@@ -91,8 +92,8 @@ int64_t limit_refill(struct tf_limit_state *state, const struct tf_limit_policy 
 
 uint32_t limit_count_processes(struct tf_limit_state *state, struct tf_limit_process *process, uint64_t now_ns)
 {
-    uint64_t epoch = now_ns / EPOCH_NS + 1; /* + 1: never the zero of a fresh process */
-    uint64_t seen = get(state->epoch);
+    uint32_t epoch = (uint32_t)(now_ns / EPOCH_NS + 1); /* + 1: never the zero of a fresh process */
+    uint32_t seen = get(state->epoch);
     if (seen != epoch && atomic_compare_exchange_strong_explicit(&state->epoch, &seen, epoch, relaxed, relaxed)) {
         put(state->present[epoch & 1], 0);
         if (seen + 1 != epoch)

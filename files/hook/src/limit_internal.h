@@ -1,7 +1,7 @@
 /* limit_internal.h - what the limiter's files share: constants of more than one file, words of the shared state, one critical part.
  *
  * Owns:  nothing at run time. limit.c grants and plans, limit_credit.c knows rates and debts, limit_estimate.c what a launch costs,
- *        limit_settle.c what it did cost, limit_nvml.c how much of that was ours.
+ *        limit_settle.c what it did cost, limit_timeline.c when, limit_nvml.c how much of that was ours, limit_amends.c what becomes of errors.
  * Fixed point: factors and ratios are 16.16, ONE is 1. */
 #ifndef TENFOLD_LIMIT_INTERNAL_H
 #define TENFOLD_LIMIT_INTERNAL_H
@@ -15,7 +15,8 @@
 #define CLOCK_JUMP_NS UINT64_C(1000000000)     /* a time further ahead than this is garbage, not a race */
 #define MEASURED_MAX_NS UINT64_C(600000000000) /* a kernel above 10 minutes counts as 10 minutes */
 #define SUM_MAX_NS (UINT64_C(1) << 40)         /* of what is shifted by 16 bits */
-#define BUCKET_NS UINT64_C(256000000)          /* of the time lines */
+#define BUCKET_NS UINT64_C(256000000)          /* of the time line */
+#define TIMELINE_NS (TF_LIMIT_TIMELINE * BUCKET_NS)
 #define RATIO_MIN (ONE / 8)
 #define RATIO_MAX (ONE * 256) /* a kernel whose lengths differ by so much, as one that often returns at once */
 #define FACTOR_MIN (ONE / 1024)
@@ -68,17 +69,41 @@ uint32_t limit_count_processes(struct tf_limit_state *state, struct tf_limit_pro
 /* This process's right to the credit: an equal part of what the clock earns, less what it took. */
 void limit_accrue_entitlement(struct tf_limit_process *process, uint32_t limit_percent, uint32_t processes, uint64_t now_ns);
 
+/* ---------------------------------------------------------------- limit_timeline.c */
+
+/* What was done in a stretch of time, in nanoseconds: between events, by estimates, and what it was charged. */
+enum limit_work_kind { WORK_MEASURED, WORK_ESTIMATED, WORK_CHARGED, WORK_KINDS };
+struct limit_work {
+    uint64_t ns[WORK_KINDS];
+};
+/* Adds to the container's time line, in proportion to where [from_ns, to_ns) lies. */
+void limit_add_work(struct tf_limit_state *state, struct tf_limit_process *process, uint64_t from_ns, uint64_t to_ns, struct limit_work work);
+/* Between two times that are at most TIMELINE_NS - BUCKET_NS old; a bucket that one of them cuts is split in proportion. */
+struct limit_work limit_work_in(const struct tf_limit_state *state, uint64_t from_ns, uint64_t to_ns);
+uint64_t limit_bucket_ns(const struct tf_limit_state *state, enum limit_work_kind kind, uint64_t bucket);
+
+/* ---------------------------------------------------------------- limit_amends.c */
+
+/* A window of NVML's while others interfere: what its work was charged, and what NVML says it took. */
+void limit_note_overcharge(struct tf_limit_state *state, uint64_t charged_ns, uint64_t busy_ns);
+/* Work that was settled after windows that hold a part of it had been compared: that part counts now, else it never would. */
+void limit_note_late_charge(struct tf_limit_state *state, uint64_t from_ns, uint64_t to_ns, uint64_t charged_ns);
+/* Nobody interferes any more, or the limit changed: what was charged stays. */
+void limit_forget_overcharge(struct tf_limit_state *state);
+/* By how much prices must differ from what they would be, 16.16. */
+uint32_t limit_amends(const struct tf_limit_state *state);
+
 /* ---------------------------------------------------------------- limit_nvml.c */
 
 struct limit_contention {
     uint32_t factor; /* cost / estimate (contended) or cost / measured time (else) */
     uint32_t share;  /* own time / measured time: how much a measurement may be trusted */
+    uint32_t amends; /* times this is a price under contention: makes good what earlier ones got wrong */
     int contended;
-    int supervised; /* NVML watches: what we get wrong, it will show */
+    int jumps;       /* lengths of kernels change again and again: estimates say nothing */
+    int supervised;  /* NVML watches: what we get wrong, it will show */
 };
 struct limit_contention limit_read_contention(const struct tf_limit_state *state, uint64_t now_ns);
-/* Adds to one of the container's time lines, in proportion to where [from_ns, to_ns) lies. */
-void limit_add_timeline(_Atomic uint32_t *timeline, uint64_t from_ns, uint64_t to_ns, uint64_t amount_ns);
 /* The sums were made of estimates that turned out wrong: begin anew. */
 void limit_forget_sums(struct tf_limit_state *state);
 
@@ -120,7 +145,7 @@ static inline uint64_t limit_in_estimates(uint64_t charged_ns, uint32_t scale)
 
 /* ---------------------------------------------------------------- limit_settle.c */
 
-/* Tells the shared sums what was charged since the last time. What is not within a measured segment enters the time lines here. */
+/* Tells the shared sums what was charged since the last time. What is not within a measured segment enters the time line here. */
 void limit_report(struct tf_limit_state *state, struct tf_limit_process *process, uint64_t now_ns);
 
 #endif

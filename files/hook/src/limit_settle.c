@@ -36,8 +36,9 @@ void limit_report(struct tf_limit_state *state, struct tf_limit_process *process
         if (unmeasured_ns > 0 && unmeasured_ns < MEASURED_MAX_NS) {
             uint64_t since_ns = max_u64(process->reported_at_ns, now_ns - min_u64(now_ns, BUCKET_NS));
             uint64_t estimated_ns = limit_in_estimates(unmeasured_ns, limit_scale(process));
-            limit_add_timeline(state->measured, since_ns, now_ns, estimated_ns * (process->inflation == 0 ? ONE : process->inflation) >> 16);
-            limit_add_timeline(state->estimated, since_ns, now_ns, estimated_ns);
+            uint64_t measured_ns = estimated_ns * (process->inflation == 0 ? ONE : process->inflation) >> 16;
+            limit_add_work(state, process, since_ns, now_ns, (struct limit_work){{measured_ns, estimated_ns, unmeasured_ns}});
+            limit_note_late_charge(state, since_ns, now_ns, unmeasured_ns);
             process->unmeasured_seen_ns += unmeasured_ns;
         }
         process->reported_at_ns = now_ns;
@@ -123,12 +124,13 @@ static struct price make_price(struct tf_limit_state *state, struct tf_limit_pro
     if (!contention->contended) {
         price.cost_ns = price.busy_ns * contention->factor >> 16;
         process->ratio = limit_learn_ratio(&process->calm, price.busy_ns, price.estimated_ns, RATIO_MEMORY_NS, now_ns);
-    } else if (contention->share >= LITTLE_CONTENTION && !clustered) {
-        price.cost_ns = price.busy_ns * contention->share >> 16; /* hardly more than the events' own error */
+    } else if (contention->jumps || (contention->share >= LITTLE_CONTENTION && !clustered)) {
+        price.cost_ns = price.busy_ns * contention->share >> 16; /* no estimate knows better; or hardly more than the events' own error */
     } else {
         price.cost_ns = blend(price.estimated_ns * contention->factor >> 16, price.busy_ns * contention->factor >> 16, usual,
                               contention->share, clustered);
     }
+    price.cost_ns = min_u64(price.cost_ns, SUM_MAX_NS) * contention->amends >> 16;
     return price;
 }
 
@@ -151,8 +153,9 @@ static int64_t correct_charge(struct tf_limit_state *state, struct tf_limit_proc
         put(state->slowest_ns, length_ns);
     limit_report(state, process, now_ns);
     atomic_fetch_add_explicit(&state->used_ns, (uint64_t)more_ns, relaxed);
-    limit_add_timeline(state->measured, begin_ns, begin_ns + length_ns, price->busy_ns);
-    limit_add_timeline(state->estimated, begin_ns, begin_ns + length_ns, price->estimated_ns);
+    struct limit_work work = {{price->busy_ns, price->estimated_ns, price->cost_ns}};
+    limit_add_work(state, process, begin_ns, begin_ns + length_ns, work);
+    limit_note_late_charge(state, begin_ns, begin_ns + length_ns, price->cost_ns);
     return more_ns;
 }
 
@@ -174,7 +177,7 @@ int tf_limit_settle(struct tf_limit_state *state, struct tf_limit_process *proce
         process->segmented_ns -= min_u64(segment->charged_ns, process->segmented_ns);
         limit_stop_batches(process);
     }
-    put(process->scale, contention.contended ? contention.factor : (uint32_t)min_u64((uint64_t)limit_ratio(process) * contention.factor >> 16, RATIO_MAX));
+    put(process->scale, (uint32_t)min_u64((uint64_t)(contention.contended ? contention.amends : limit_ratio(process)) * contention.factor >> 16, RATIO_MAX));
     int result = finish_segment(state, process, segment, more_ns < -WAKE_CREDIT_NS);
     limit_leave(process);
     return result;

@@ -294,6 +294,7 @@ static int tenant_option(struct tenant *tenant, const char *name, double value)
     else if (strcmp(name, "nvml") == 0) tenant->nvml = value != 0;
     else if (strcmp(name, "host") == 0) tenant->host = value != 0;
     else if (strcmp(name, "phase_ms") == 0) tenant->phase_ns = (uint64_t)(value * 1e6);
+    else if (strcmp(name, "random_phases") == 0) tenant->random_phases = value != 0;
     else if (strcmp(name, "one_key") == 0) tenant->one_key = value != 0;
     else if (strcmp(name, "garbage") == 0) tenant->garbage = value != 0;
     else return -1;

@@ -39,6 +39,7 @@ struct tenant {
     int host; /* the host's plugin reads NVML and tells in the page */
     int one_key; /* kernels of all sizes look alike */
     uint64_t phase_ns; /* one size for so long, then the next; 0: any size at any time */
+    int random_phases; /* each lasts up to twice as long, and any size follows */
     uint32_t garbage; /* garbage is written into the state so often per second */
     /* shared memory of the container */
     struct tf_limit_state state;
@@ -77,6 +78,8 @@ struct process {
     int at_gate;
     uint64_t key, duration_ns;
     uint32_t stream;
+    uint32_t size;         /* with random phases: the one of now, */
+    uint64_t phase_end_ns; /*   until then */
     struct tf_limit_ticket ticket;
     uint64_t looked_ns; /* at what the host told */
     uint64_t worked_ns; /* when the measuring thread last had something to settle */

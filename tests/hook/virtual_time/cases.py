@@ -11,6 +11,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 PARAMETERS: dict[str, float] = {
     name: float(row["value"]) for name, row in json.loads((Path(__file__).parent / "parameters.json").read_text(encoding="utf-8")).items()
@@ -44,6 +45,7 @@ class Tenant:
     host: bool = False  # the device plugin tells in the page
     one_key: bool = False
     phase_ms: float = 0.0
+    random_phases: bool = False
     limited: bool = True
     garbage: bool = False
     judged: bool = True
@@ -60,7 +62,8 @@ class Tenant:
                 words.append(f"{name} {getattr(self, name)}")
         if self.stop_ms:
             words.append(f"stop_ms {self.stop_ms}")
-        words += [f"{name} {int(getattr(self, name))}" for name in ("sync", "nvml", "host", "one_key", "limited", "garbage")]
+        flags = ("sync", "nvml", "host", "one_key", "random_phases", "limited", "garbage")
+        words += [f"{name} {int(getattr(self, name))}" for name in flags]
         return "tenant " + " ".join(words)
 
 
@@ -287,17 +290,70 @@ PHASES = ((100.0, 1000.0), (1000.0, 5000.0), (300.0, 400.0), (1000.0, 10000.0))
 
 
 def phases(fifo: bool) -> Iterator[Case]:
-    """One kernel whose length changes at once, again and again.
-
-    Alone each launch is charged what it took. Beside a neighbour its estimate and NVML's factor follow within seconds; what is lost and won
-    meanwhile is pinned.
-    """
+    """One kernel whose length changes again and again: alone each launch is charged what it took; beside a neighbour the mean holds."""
     for sizes, phase_ms, limit, beside in itertools.product(PHASES, (300.0, 1000.0, 3000.0), (20, 60), (False, True)):
         tenant = Tenant(limit, sizes, one_key=True, phase_ms=phase_ms)
         name = f"{size_name(sizes[0])} and {size_name(sizes[1])} by turns of {phase_ms:g} ms at {limit}" + (", beside 30" if beside else "")
-        tenants = (tenant, Tenant(30, (1000.0,), judged=False)) if beside else (tenant,)
-        yield Case("one key", name, tenants, fifo=fifo, warmup_ms=6000, length_ms=24000, above_points=7.5 if beside else 1.5,
-                   below_points=16.0 if beside else 1.5)  # fmt: skip
+        tenants = (tenant, Tenant(30, (1000.0,))) if beside else (tenant,)
+        yield Case("one key", name, tenants, fifo=fifo, warmup_ms=8000, length_ms=60000 if beside else 24000)
+
+
+JUMPS = ((50.0, 500.0), (300.0, 1500.0), (200.0, 2000.0), (1000.0, 5000.0), (1000.0, 10000.0), (2000.0, 20000.0))
+JUMP_PHASES_MS = (300.0, 1000.0, 1900.0, 4000.0, 10000.0)
+JUMP_STYLES: dict[str, dict[str, Any]] = {
+    "": {},
+    " sync": {"sync": True},
+    " graph": {"launch_us": 10.0},
+    " in 2 processes": {"processes": 2},
+}
+# Who works there: the limits, and how many of them jump.
+JUMP_COMPANY = (((40, 30), 1), ((60, 25), 1), ((15, 70), 2), ((45, 40), 2), ((10, 25, 30, 20), 2), ((5, 15, 20, 10, 10, 5, 12, 8), 8))
+
+
+def jumps(fifo: bool, every: int = 1) -> Iterator[Case]:
+    """Lengths that jump by five or ten times while neighbours work. What one window gets wrong the next ones make good: the mean holds.
+
+    ``every``: one of so many of all combinations; a number that has no factor of theirs meets all values of each.
+    """
+    combinations = itertools.product(JUMP_COMPANY, JUMPS, JUMP_PHASES_MS, (False, True), JUMP_STYLES)
+    for (limits, jumping), sizes, phase_ms, random_phases, style in itertools.islice(combinations, 0, None, every):
+        tenants = []
+        for number, limit in enumerate(limits):
+            if number < jumping:
+                longer = (1.0, 1.3, 0.7)[number % 3]  # else all would jump at the same instant for ever
+                tenants.append(
+                    Tenant(limit, sizes, one_key=True, phase_ms=phase_ms * longer, random_phases=random_phases, **JUMP_STYLES[style])
+                )
+            else:
+                tenants.append(Tenant(limit, ((1000.0, 200.0, 3000.0)[number % 3],)))
+        turns = f"{'about ' if random_phases else ''}{phase_ms:g} ms"
+        name = f"{'/'.join(map(str, limits))}, {jumping} of {size_name(sizes[0])} and {size_name(sizes[1])}{style} by turns of {turns}"
+        # of eight that start at once one may begin with a debt of some seconds, which it then pays
+        warmup_ms = 60000 if len(limits) == 8 else 8000
+        yield Case("jump", name, tuple(tenants), fifo=fifo, warmup_ms=warmup_ms, length_ms=max(120000.0, 20 * phase_ms))
+
+
+def jumping(dice: random.Random, fifo: bool, index: int) -> Case:
+    """A random case in which some lengths jump."""
+    count = dice.choice((2, 2, 2, 3, 4, 6, 8))
+    shares = [dice.uniform(0.3, 1) for _ in range(count)]
+    total = dice.uniform(30, 92)
+    phase_ms = 300 * (10000 / 300) ** dice.random()
+    random_phases, all_jump, factor = dice.random() < 0.4, dice.random() < 0.5, dice.choice((5, 10))
+    style = JUMP_STYLES[dice.choice(list(JUMP_STYLES))]
+    tenants = []
+    for number, share in enumerate(shares):
+        limit = max(5, min(60, round(total * share / sum(shares))))
+        if number == 0 or all_jump:
+            us = float(round(50 * (400 / factor) ** dice.random()))
+            tenants.append(Tenant(limit, (us, us * factor), cv=dice.choice((0.0, 0.0, 0.2)), one_key=True, random_phases=random_phases,
+                                  phase_ms=phase_ms * dice.uniform(0.5, 2), **style))  # fmt: skip
+        else:
+            tenants.append(Tenant(limit, (float(round(50 * 400 ** dice.random())),), sync=dice.random() < 0.2))
+    settings = {name: value * dice.uniform(0.5, 1.5) for name, value in PARAMETERS.items()}
+    name = f"jumps {index}: " + ", ".join(f"{tenant.limit} of {tenant_name(tenant)}" for tenant in tenants) + f" by {phase_ms:.0f} ms"
+    return Case("held out", name, tuple(tenants), fifo=fifo, settings=settings, warmup_ms=8000, length_ms=max(60000.0, 20 * phase_ms),
+                seed=index + 1)  # fmt: skip
 
 
 # Without NVML, events around a kernel measure others' turns as well, and nothing tells them from a kernel that took longer. All of it is
@@ -425,6 +481,8 @@ def held_out(count: int, seed: int) -> Iterator[Case]:
         yield Case(
             "held out", name, tuple(tenants), fifo=fifo, settings=settings, warmup_ms=8000, length_ms=min(length_ms, 200000), seed=index + 1
         )
+    for index in range(count // 6):
+        yield jumping(dice, dice.random() < 0.5, index)
 
 
 def quick() -> list[Case]:
@@ -437,6 +495,7 @@ def quick() -> list[Case]:
         )
         base = [case for case in (*shared(fifo), *told(fifo)) if case.name in ("30/60 of 1 ms", "10/30/55 mixed")]
         cases += varied(base)
+        cases += jumps(fifo, 83)
     return cases
 
 
@@ -452,6 +511,9 @@ def full() -> list[Case]:
         )
         cases += neighbour_changes(fifo, (0, 64, 128, 192), (0, 60, 120))
         cases += varied([*shared(fifo), *told(fifo)])
+        cases += jumps(fifo, 23)
+        cases += varied(list(jumps(fifo, 721)))
+        cases += [listening(case, name=f"{case.name}, host") for case in jumps(fifo, 101)]
         cases += varied([case for case in changes(fifo) if case.name.startswith("1 ms 50")])
         cases += varied(list(sweep([10, 50, 90], (20.0, 300.0, 10000.0), fifo)))
     return cases

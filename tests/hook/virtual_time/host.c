@@ -100,12 +100,25 @@ static void queue_pending(struct bench *bench, struct process *process, struct p
         process->helper_ns = bench->now_ns + bench->parameters.poll_ns;
 }
 
+static uint32_t next_size(struct process *process, uint64_t now_ns)
+{
+    struct tenant *tenant = process->tenant;
+    uint32_t any = tenant->size_count == 1 ? 0 : (uint32_t)(random_u64(&process->random) % tenant->size_count);
+    if (tenant->phase_ns == 0)
+        return any;
+    if (!tenant->random_phases)
+        return (uint32_t)(now_ns / tenant->phase_ns % tenant->size_count);
+    if (now_ns >= process->phase_end_ns) {
+        process->size = any;
+        process->phase_end_ns = now_ns + (uint64_t)(2.0 * (double)tenant->phase_ns * random_unit(&process->random));
+    }
+    return process->size;
+}
+
 static void next_launch(struct process *process, uint64_t now_ns)
 {
     struct tenant *tenant = process->tenant;
-    uint32_t size = tenant->size_count == 1 ? 0 : (uint32_t)(random_u64(&process->random) % tenant->size_count);
-    if (tenant->phase_ns > 0)
-        size = (uint32_t)(now_ns / tenant->phase_ns % tenant->size_count);
+    uint32_t size = next_size(process, now_ns);
     double factor = tenant->cv > 0 ? random_lognormal(&process->random, tenant->cv) : 1.0;
     double duration_ns = (double)tenant->size_ns[size] * factor;
     process->duration_ns = duration_ns < 1000 ? 1000 : (uint64_t)duration_ns;

@@ -28,6 +28,11 @@ NEIGHBOUR_SECOND_POINTS = 12.0
 STARVED_SHARE = 0.3
 STARVED_MS = 1200.0
 CROWD_ABOVE_POINTS = 20.0
+# Of a program whose kernels' lengths jump by five or ten times beside others, and of those others: worst of all cases `jump`, pinned.
+JUMP_MAE_POINTS = 28.0
+JUMP_NEIGHBOUR_MAE_POINTS = 7.5
+# The host's word comes up to 2.5 s later. So long one that was charged too little may take what another then has no room for in its bank.
+HOST_JUMP_POINTS = 1.0
 MAE_KERNEL_US = 10000.0  # longer ones cannot be spread over a window of 200 ms
 
 
@@ -86,6 +91,17 @@ def slow_neighbour(case: Case, tenant: Tenant) -> bool:
     return False
 
 
+def jumps_around(case: Case) -> bool:
+    return len(case.tenants) > 1 and any(tenant.phase_ms for tenant in case.tenants)
+
+
+def mae_points(case: Case, tenant: Tenant) -> float:
+    """NVML tells a second after a length has jumped, and what was then wrong is made good in later windows."""
+    if not jumps_around(case):
+        return MAE_POINTS
+    return JUMP_MAE_POINTS if tenant.phase_ms else JUMP_NEIGHBOUR_MAE_POINTS
+
+
 def steady(case: Case, number: int, tenant: Tenant, result: dict[str, Any]) -> Iterator[Verdict]:
     """Mean, error per window, lost work, ledger and fairness of a tenant whose limit does not change.
 
@@ -104,7 +120,8 @@ def steady(case: Case, number: int, tenant: Tenant, result: dict[str, Any]) -> I
     coarse = (
         0.5 if unknown_us > 0.1 * alone_us else 0.0
     )  # events blur such launches by a tenth, and what corrects it, NVML, by half a percent
-    yield Verdict(case, number, "mean off by", abs(mean - target), MEAN_POINTS + kernel_share + coarse, excuse)
+    late = HOST_JUMP_POINTS if tenant.host and jumps_around(case) else 0.0
+    yield Verdict(case, number, "mean off by", abs(mean - target), MEAN_POINTS + kernel_share + coarse + late, excuse)
     windows = result["windows"]
     mae = sum(abs(window - target) for window in windows) / len(windows)
     largest_us = max(tenant.kernel_us)
@@ -116,13 +133,14 @@ def steady(case: Case, number: int, tenant: Tenant, result: dict[str, Any]) -> I
         excuse = excuse or "short kernels among slow ones"
     elif tenant.off_ms:
         excuse = excuse or "pauses: judged by the mean"
-    yield Verdict(case, number, "MAE", mae, MAE_POINTS, excuse)
+    yield Verdict(case, number, "MAE", mae, mae_points(case, tenant), excuse)
     loss = 100 * max(0.0, target - mean - kernel_share) / target
     reason = case.informative or tiny or ("judged by the mean: NVML counts whole percents" if contended or tenant.processes > 1 else "")
     yield Verdict(case, number, "lost % of the quota", loss, LOSS_PERCENT, reason)
     yield Verdict(case, number, "ledger off by", abs(float(result["used"]) - mean), LEDGER_POINTS + kernel_share, case.informative)
     if tenant.processes > 1 and not tenant.kill_ms:
-        yield Verdict(case, number, "1 - Jain of processes", 1 - jain(result["processes"]), 1 - JAIN, case.informative)
+        reason = case.informative or ("lengths jump: one process may be charged for the other's" if contended and tenant.phase_ms else "")
+        yield Verdict(case, number, "1 - Jain of processes", 1 - jain(result["processes"]), 1 - JAIN, reason)
 
 
 def limits_over_time(case: Case, number: int) -> list[tuple[float, int]]:
@@ -200,7 +218,9 @@ def hostile(case: Case, results: list[dict[str, Any]]) -> Iterator[Verdict]:
     """The writer harms itself; its neighbour has at worst an unlimited neighbour. That the run ended says that nothing hung."""
     yield Verdict(case, 0, "launches that the writer lacks of 100", max(0.0, 100 - float(results[0]["launches"])), 0.0)
     excuse = "an unlimited neighbour fills its queue first" if case.fifo else ""
-    yield Verdict(case, 1, "neighbour's mean below its limit by", case.tenants[1].limit - float(results[1]["mean"]), 5.0, excuse)
+    turn = 98.0 / sum(tenant.processes for tenant in case.tenants)  # of the time slices, less their switches, if nobody waits
+    below = case.tenants[1].limit - float(results[1]["mean"])
+    yield Verdict(case, 1, "neighbour's mean below its limit by", below, case.tenants[1].limit - turn, excuse)
 
 
 def crowd(case: Case, number: int, tenant: Tenant, result: dict[str, Any]) -> Iterator[Verdict]:
@@ -229,8 +249,7 @@ def strict(case: Case, number: int, tenant: Tenant, result: dict[str, Any]) -> I
     yield Verdict(case, number, "mean above its limit by", mean - target, case.above_points + kernel_share)
     excuse = "synchronous: waits for its turn and asks for less than its quota" if tenant.sync and used < target - 0.5 else ""
     yield Verdict(case, number, "mean below its limit by", target - mean, case.below_points + kernel_share, excuse)
-    if not tenant.phase_ms:
-        yield Verdict(case, number, "charged other than its limit by", abs(used - target), MEAN_POINTS + kernel_share, excuse)
+    yield Verdict(case, number, "charged other than its limit by", abs(used - target), MEAN_POINTS + kernel_share, excuse)
 
 
 def judge(case: Case, result: dict[str, Any]) -> list[Verdict]:

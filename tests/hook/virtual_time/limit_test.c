@@ -2,7 +2,7 @@
  *
  * Built plain and with the address, undefined-behaviour and thread sanitizers by test_virtual_time.py. Ends with status 1 and the
  * line that failed. */
-#include "../../../files/hook/src/limit.h"
+#include "../../../files/hook/src/limit_internal.h"
 #include "random.h"
 #include <pthread.h>
 #include <stdio.h>
@@ -518,6 +518,158 @@ static void what_the_host_told_all_processes_is_weighed_once(void)
     CHECK(together > 0.95 * alone && together < 1.05 * alone);
 }
 
+/* ---------------------------------------------------------------- what was charged wrongly */
+
+/* Half of what is measured is a neighbour's. The kernel takes short_ns and long_ns by turns of 2 s, and NVML tells late_ns after each half second.
+ * Returns the container's own percent of the card after the first ten seconds. */
+struct told {
+    uint64_t from_ns, to_ns, work_ns;
+};
+static double run_by_turns(struct world *world, uint64_t short_ns, uint64_t long_ns, uint64_t late_ns, uint64_t seconds)
+{
+    struct told told[16];
+    uint64_t begin_ns = world->now_ns, seen_ns = begin_ns, counted_from_ns = 0, counted_ns = 0, window_ns = 0, first = 0, last = 0;
+    while (world->now_ns < begin_ns + seconds * SECOND) {
+        uint64_t length_ns = world->now_ns / (2 * SECOND) % 2 ? long_ns : short_ns;
+        run_kernel(world, key_of(1), length_ns);
+        window_ns += length_ns / 2;
+        if (world->now_ns > begin_ns + 10 * SECOND) {
+            counted_from_ns = counted_from_ns == 0 ? world->now_ns : counted_from_ns;
+            counted_ns += length_ns / 2;
+        }
+        if (world->now_ns - seen_ns >= SECOND / 2) {
+            CHECK(last - first < 16);
+            told[last++ % 16] = (struct told){seen_ns, world->now_ns, window_ns};
+            seen_ns = world->now_ns;
+            window_ns = 0;
+        }
+        while (first < last && world->now_ns >= told[first % 16].to_ns + late_ns) {
+            struct told *word = &told[first++ % 16];
+            tf_limit_observe_busy(&world->state, world->process, word->from_ns, word->to_ns, word->work_ns, world->now_ns);
+        }
+    }
+    return (double)counted_ns / (double)(world->now_ns - counted_from_ns) * 100;
+}
+
+static void lengths_that_jump_leave_the_mean_alone(void)
+{
+    for (uint64_t late_ns = 0; late_ns <= 2500 * MS; late_ns += 500 * MS) {
+        struct world world = fresh((struct tf_limit_policy){.limit_percent = 30});
+        double percent = run_by_turns(&world, 2 * MS, 20 * MS, late_ns, 130);
+        CHECK(percent > 28.5 && percent < 31.5);
+        free(world.process);
+    }
+}
+
+static void alone_nothing_is_made_good(void)
+{
+    struct world world = fresh((struct tf_limit_policy){.limit_percent = 30});
+    uint64_t seen_ns = world.now_ns, work_ns = 0;
+    for (int i = 0; world.now_ns < 60 * SECOND; i++) {
+        uint64_t length_ns = i % 100 < 50 ? 2 * MS : 20 * MS;
+        run_kernel(&world, key_of(1), length_ns);
+        work_ns += length_ns;
+        CHECK(world.state.overcharged_us == 0 && limit_amends(&world.state) == ONE);
+        if (world.now_ns - seen_ns >= SECOND / 2) {
+            uint64_t percent = work_ns * 100 / (world.now_ns - seen_ns); /* NVML cuts it off */
+            tf_limit_observe_busy(&world.state, world.process, seen_ns, world.now_ns, (2 * percent + 1) * (world.now_ns - seen_ns) / 200, world.now_ns);
+            seen_ns = world.now_ns;
+            work_ns = 0;
+        }
+    }
+    free(world.process);
+}
+
+static void prices_change_threefold_at_most_whatever_the_state_says(void)
+{
+    const int32_t amounts[] = {INT32_MIN, INT32_MIN + 1, -2445000, -1000000, -1, 0, 1, 1000000, 2445000, INT32_MAX};
+    const uint32_t limits[] = {0, 1, 30, 99, 100, UINT32_MAX};
+    for (unsigned l = 0; l < sizeof limits / sizeof *limits; l++)
+        for (unsigned a = 0; a < sizeof amounts / sizeof *amounts; a++) {
+            struct tf_limit_state state = {.limit_seen = limits[l], .overcharged_us = amounts[a]};
+            uint32_t amends = limit_amends(&state);
+            CHECK(amends >= ONE / 3 && amends <= 3 * ONE);
+            CHECK(amounts[a] <= 0 || amends <= ONE);
+            CHECK(amounts[a] >= 0 || amends >= ONE);
+            const uint64_t extremes[] = {0, 1, SECOND, UINT64_C(1) << 40};
+            for (unsigned e = 0; e < 16; e++) {
+                limit_note_overcharge(&state, extremes[e % 4], extremes[e / 4]);
+                CHECK(limit_amends(&state) >= ONE / 3 && limit_amends(&state) <= 3 * ONE);
+            }
+        }
+}
+
+static void what_is_known_wrong_ends_with_the_limit(void)
+{
+    struct world world = fresh((struct tf_limit_policy){.limit_percent = 30});
+    run_kernel(&world, key_of(1), MS);
+    limit_note_overcharge(&world.state, SECOND, 0);
+    CHECK(limit_amends(&world.state) < ONE);
+    run_kernel(&world, key_of(1), MS);
+    CHECK(limit_amends(&world.state) < ONE);
+    world.policy.limit_percent = 40;
+    run_kernel(&world, key_of(1), MS);
+    run_kernel(&world, key_of(1), MS);
+    CHECK(limit_amends(&world.state) == ONE);
+    free(world.process);
+}
+
+static void a_clock_that_goes_back_under_contention_ends_in_the_mean(void)
+{
+    struct world world = fresh((struct tf_limit_policy){.limit_percent = 30});
+    world.now_ns = 100 * SECOND;
+    run_by_turns(&world, 2 * MS, 10 * MS, 500 * MS, 20);
+    world.now_ns -= 60 * SECOND;
+    double percent = run_by_turns(&world, 2 * MS, 10 * MS, 500 * MS, 120);
+    CHECK(percent > 28.5 && percent < 31.5);
+    free(world.process);
+}
+
+/* ---------------------------------------------------------------- the time line */
+
+static void the_time_line_loses_nothing_that_is_short(void)
+{
+    struct world world = fresh(HALF);
+    uint64_t begin_ns = 40 * BUCKET_NS;
+    for (uint64_t i = 0; i < 20000; i++) { /* 20 us each 40 */
+        uint64_t at_ns = begin_ns + i * 40000;
+        limit_add_work(&world.state, world.process, at_ns, at_ns + 20000, (struct limit_work){{20000, 3333, 7}});
+    }
+    struct limit_work sum = limit_work_in(&world.state, begin_ns, begin_ns + 4 * BUCKET_NS);
+    const uint64_t expected_ns[WORK_KINDS] = {20000 * UINT64_C(20000), 20000 * UINT64_C(3333), 20000 * UINT64_C(7)};
+    for (unsigned kind = 0; kind < WORK_KINDS; kind++)
+        CHECK(sum.ns[kind] <= expected_ns[kind] && sum.ns[kind] + 20000 > expected_ns[kind] - expected_ns[kind] / 10000);
+    free(world.process);
+}
+
+static void the_time_line_splits_what_is_long_and_forgets_what_is_old(void)
+{
+    struct world world = fresh(HALF);
+    uint64_t begin_ns = 1000 * BUCKET_NS, end_ns = begin_ns + 10 * TIMELINE_NS;
+    limit_add_work(&world.state, world.process, begin_ns, end_ns, (struct limit_work){{10 * TIMELINE_NS, 5 * TIMELINE_NS, 0}});
+    struct limit_work half = limit_work_in(&world.state, end_ns - BUCKET_NS - BUCKET_NS / 2, end_ns - BUCKET_NS);
+    CHECK(half.ns[WORK_MEASURED] > BUCKET_NS * 49 / 100 && half.ns[WORK_MEASURED] <= BUCKET_NS / 2);
+    CHECK(half.ns[WORK_ESTIMATED] > BUCKET_NS * 24 / 100 && half.ns[WORK_ESTIMATED] <= BUCKET_NS / 4);
+    CHECK(half.ns[WORK_CHARGED] == 0);
+    for (unsigned later = 1; later < 100; later++) /* the same buckets, later */
+        CHECK(limit_work_in(&world.state, end_ns + (later - 1) * TIMELINE_NS + BUCKET_NS, end_ns + later * TIMELINE_NS).ns[WORK_MEASURED] == 0);
+    free(world.process);
+}
+
+static void the_time_line_survives_extremes(void)
+{
+    const uint64_t extremes[] = {0, 1, BUCKET_NS - 1, TIMELINE_NS, UINT64_C(1) << 48, INT64_MAX / 2}; /* settled segments end before INT64_MAX */
+    struct world world = fresh(HALF);
+    memset((void *)world.state.timeline, 0xff, sizeof world.state.timeline);
+    for (unsigned e = 0; e < 216; e++) {
+        uint64_t from_ns = extremes[e % 6], work_ns = extremes[e / 36];
+        limit_add_work(&world.state, world.process, from_ns, from_ns + extremes[e / 6 % 6], (struct limit_work){{work_ns, work_ns, work_ns}});
+        for (unsigned kind = 0; kind < WORK_KINDS; kind++)
+            CHECK(limit_work_in(&world.state, from_ns, from_ns + TIMELINE_NS).ns[kind] < 150 * SECOND);
+    }
+    free(world.process);
+}
+
 /* ---------------------------------------------------------------- threads */
 
 struct worker {
@@ -645,6 +797,14 @@ int main(void)
     nvml_gives_back_what_neighbours_slices_cost();
     the_host_gives_back_what_neighbours_slices_cost();
     what_the_host_told_all_processes_is_weighed_once();
+    lengths_that_jump_leave_the_mean_alone();
+    alone_nothing_is_made_good();
+    prices_change_threefold_at_most_whatever_the_state_says();
+    what_is_known_wrong_ends_with_the_limit();
+    a_clock_that_goes_back_under_contention_ends_in_the_mean();
+    the_time_line_loses_nothing_that_is_short();
+    the_time_line_splits_what_is_long_and_forgets_what_is_old();
+    the_time_line_survives_extremes();
     threads_charge_exactly_what_their_tickets_say();
     print_cost();
     return 0;

@@ -23,6 +23,11 @@ SUPERVISED = "    none.supervised = 1;\n"
 TOLD = "    if (to_ns != process->told_to_ns)\n"
 SIBLING = "now_ns - observed_ns < SIBLING_NS);"
 CUT = "return min_u64(max_u64(step_ns, kernel_ns), most_ns) >> 16;"
+GOOD = "    if (beyond_us <= 0)\n"
+JUMPS = "put(state->jumps, JUMPS_WINDOWS);"
+CALM_ENDS = "#define CALM_WINDOWS 10u"
+CHANGED = "earn_max_ns = CHANGE_EARN_NS;\n        limit_forget_overcharge(state);\n"
+REST = "*rest_ns = (uint32_t)(whole_ns % UNIT_NS);"
 TURN = "if (processes > 1 && process->entitled_ns < 0 && credit < surplus)"
 FIRST = "? FACTOR_MIN : FACTOR_FIRST;"
 MUCH = "#define GIVEN_BACK_MS UINT64_C(25)"
@@ -51,6 +56,12 @@ MUTATIONS = {
     "takes the long ones of a kernel for a neighbour's work": (CALM, FORGIVING, "one key"),
     "believes no factor above 2": (WIDE, WIDE.replace("256", "2"), "one key"),
     "believes the first estimates": (FIRST, FIRST.replace("FACTOR_FIRST", "FACTOR_MIN"), "crowd"),
+    "makes nothing good": (GOOD, GOOD.replace("beyond_us <= 0", "1"), "jump"),
+    "makes good without bound": ("over_us > most || over_us < -most ? 0 : over_us", "over_us", "laws"),
+    "believes the estimates of lengths that jump": (JUMPS, JUMPS.replace("JUMPS_WINDOWS", "0"), "jump"),
+    "forgets a neighbour at the first agreement": (CALM_ENDS, CALM_ENDS.replace("10", "1"), "jump"),
+    "loses what is too short for the time line": (REST, "*rest_ns = 0;", "laws"),
+    "makes good under another limit": (CHANGED, CHANGED.replace("        limit_forget_overcharge(state);\n", ""), "laws"),
     "waits for its turn when alone": (TURN, TURN.replace("processes > 1 && ", ""), "change"),
     "keeps the credit of the old limit": (OLD_CREDIT, "if (0)\n", "laws"),
     "lets the queue grow": (INFLIGHT, INFLIGHT.replace("if (", "if (0 && "), "laws"),
@@ -68,6 +79,7 @@ def small() -> dict[str, list[Case]]:
     )
     long = Case("alone", "500 ms sync at 65", (tenant(65, (500000.0,), sync=True),), length_ms=60000)
     shared = [case for case in cases.shared(False) if case.name == "30/60 of 5 ms"]
+    jumps = [*cases.jumps(False, 23), *cases.jumps(True, 23)]
     unknown = Case("alone", "100 ms from cold at 20", (tenant(20, (100000.0,)),), warmup_ms=0, length_ms=3000)
     return {
         "alone": [*limits, varied],
@@ -78,6 +90,7 @@ def small() -> dict[str, list[Case]]:
         "duty": list(cases.duty(False)),
         "crowd": [case for case in cases.crowds(True) if "20+200" in case.name],
         "one key": [case for case in cases.one_key(False) if " at 40" in case.name],
+        "jump": [case for case in jumps if case.name.startswith(("15/70, 2 of 300", "45/40, 2 of 50"))],
         "two change": list(cases.neighbour_changes(True, (0, 192), (0, 60))),
         "change": [case for case in cases.changes(False) if "10 and 90" in case.name or case.name.startswith("300 us sync")],
         "unknown": [unknown],
