@@ -599,6 +599,20 @@ static void prices_change_threefold_at_most_whatever_the_state_says(void)
         }
 }
 
+static void what_is_settled_late_counts_once_its_window_was_compared(void)
+{
+    struct tf_limit_state state = {.limit_seen = 50, .contended_since_ns = 1, .compared_ms = 10000};
+    limit_note_late_charge(&state, 10 * SECOND, 12 * SECOND, SECOND); /* its window is still to come */
+    CHECK(state.overcharged_us == 0);
+    limit_note_late_charge(&state, 9 * SECOND, 13 * SECOND, SECOND);
+    CHECK(state.overcharged_us == 250000);
+    limit_note_late_charge(&state, 8 * SECOND, 9 * SECOND, SECOND);
+    CHECK(state.overcharged_us == 1250000);
+    state.contended_since_ns = 0;
+    limit_note_late_charge(&state, 8 * SECOND, 9 * SECOND, SECOND);
+    CHECK(state.overcharged_us == 1250000);
+}
+
 static void what_is_known_wrong_ends_with_the_limit(void)
 {
     struct world world = fresh((struct tf_limit_policy){.limit_percent = 30});
@@ -800,6 +814,7 @@ int main(void)
     lengths_that_jump_leave_the_mean_alone();
     alone_nothing_is_made_good();
     prices_change_threefold_at_most_whatever_the_state_says();
+    what_is_settled_late_counts_once_its_window_was_compared();
     what_is_known_wrong_ends_with_the_limit();
     a_clock_that_goes_back_under_contention_ends_in_the_mean();
     the_time_line_loses_nothing_that_is_short();

@@ -61,6 +61,7 @@ MUTATIONS = {
     "believes the estimates of lengths that jump": (JUMPS, JUMPS.replace("JUMPS_WINDOWS", "0"), "jump"),
     "forgets a neighbour at the first agreement": (CALM_ENDS, CALM_ENDS.replace("10", "1"), "jump"),
     "loses what is too short for the time line": (REST, "*rest_ns = 0;", "laws"),
+    "forgets what is settled late": ("if (late_ms <= 0 || late_ms > LATE_MAX_MS)", "if (late_ms != 0)", "laws"),
     "makes good under another limit": (CHANGED, CHANGED.replace("        limit_forget_overcharge(state);\n", ""), "laws"),
     "waits for its turn when alone": (TURN, TURN.replace("processes > 1 && ", ""), "change"),
     "keeps the credit of the old limit": (OLD_CREDIT, "if (0)\n", "laws"),
