@@ -118,10 +118,12 @@ def test_two_processes_of_a_container_share_one_limit(make_slot: Callable[..., S
         second, ended = gpu_seconds(slot), time.monotonic()
         return 1000 * (second - first), 1000 * (ended - began)
 
-    assert_share(slot, measure, 40)
-    for process in processes:
-        process.kill()
-        process.communicate()
+    try:
+        assert_share(slot, measure, 40)
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
 
 
 def seconds_of(slot: Slot, pid: int) -> float:
