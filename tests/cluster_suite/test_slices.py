@@ -55,19 +55,11 @@ def test_pod_that_fits_no_card_waits_instead_of_overbooking(cluster: Cluster, na
     assert late.card_uuid == freed
 
 
-def test_neighbours_run_at_their_share_and_follow_a_live_change(cluster: Cluster, namespace: str, image: str) -> None:
+def test_neighbours_run_at_their_share_are_told_it_and_follow_a_live_change(cluster: Cluster, namespace: str, image: str) -> None:
+    """What the node tells comes by NVML's pids and the mounts of the containers' processes: nothing of it depends on container or image."""
     node = compute.start(cluster, namespace, image)
     limits = {request.name: request.limit_cores_percent for request in compute.REQUESTS}
     assert compute.broken_by_shares(compute.watch(cluster, namespace, node, limits)) == []
-    compute.change_limits(node)
-    assert compute.broken_by_shares(compute.watch(cluster, namespace, node, compute.NEW_LIMITS_PERCENT)) == []
-    assert [view.restarts for view in cluster.views(namespace)] == [0, 0]
-
-
-def test_node_tells_each_slice_its_own_gpu_time(cluster: Cluster, namespace: str, image: str) -> None:
-    """By NVML's pids and the mounts of the containers' processes: nothing of it depends on the container or its image."""
-    node = compute.start(cluster, namespace, image)
-    limits = {request.name: request.limit_cores_percent for request in compute.REQUESTS}
     broken = ["not looked yet"]
 
     def is_told() -> bool:
@@ -75,6 +67,9 @@ def test_node_tells_each_slice_its_own_gpu_time(cluster: Cluster, namespace: str
         return not broken
 
     cluster.wait("both slices to be told their shares", 60, is_told, lambda: "; ".join(broken))
+    compute.change_limits(node)
+    assert compute.broken_by_shares(compute.watch(cluster, namespace, node, compute.NEW_LIMITS_PERCENT)) == []
+    assert [view.restarts for view in cluster.views(namespace)] == [0, 0]
 
 
 def test_tier_of_lower_priority_uses_an_idle_card_and_yields_to_work(cluster: Cluster, namespace: str, image: str) -> None:
