@@ -238,6 +238,17 @@ class TestCardsThatAreNotAsked:
         node.rounds(4, [one])
         assert node.share(one) is None
 
+    def test_that_see_nobody_work_tell_nothing(self, node: Node) -> None:
+        """A slot that works, and believes a card that says 0 % of everybody for ever, would have no limit."""
+        one = node.slot("1")
+        node.process(11, one)
+        node.work(p11=0)
+        node.rounds(4, [one])
+        assert node.share(one) is None
+        node.work(p11=30)
+        node.round(one)
+        assert node.share(one) == 30.5
+
 
 class TestWhoseProcesses:
     def test_it_is_looked_up_once_in_a_process_life(self, node: Node) -> None:

@@ -117,3 +117,7 @@ class TestAReading:
     def test_where_nobody_is_known_it_is_blind(self) -> None:
         assert read([Sample(1, 7, 80)], {}).is_blind
         assert not read([], {}).is_blind
+
+    def test_where_nobody_works_it_is_empty(self) -> None:
+        assert read([Sample(1, 7, 0), Sample(1, 8, 0)], {7: SLOT}).is_empty
+        assert not read([Sample(1, 7, 0), Sample(1, 8, 1)], {7: SLOT}).is_empty

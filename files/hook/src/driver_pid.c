@@ -37,6 +37,8 @@ static struct {
 
 uint32_t tf_driver_pid(void) { return atomic_load_explicit(&own_pid, memory_order_relaxed); }
 
+bool tf_driver_pid_is_proven(void) { return atomic_load_explicit(&is_proven, memory_order_relaxed); }
+
 void tf_driver_pid_reset(void)
 {
     atomic_store(&own_pid, 0);

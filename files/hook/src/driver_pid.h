@@ -13,6 +13,9 @@
 /* 0: not known (yet). */
 uint32_t tf_driver_pid(void);
 
+/* Whether that is proven, by a probe: another process cannot have been taken for us. */
+bool tf_driver_pid_is_proven(void);
+
 /* Looks for it on a card where this process has memory or work. `may_probe`: now, else only when looking has not helped several times. */
 bool tf_driver_pid_find(struct tf_container *container, const struct tf_cuda *cuda, const struct tf_nvml *nvml, int gpu, bool may_probe);
 

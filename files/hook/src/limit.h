@@ -153,6 +153,7 @@ struct tf_limit_observation {
     uint64_t from_ns;
     uint64_t to_ns;
     uint64_t busy_ns;
+    uint64_t is_certain; /* that it is of us, and of all of us */
 };
 #define TF_LIMIT_OBSERVATIONS 8u
 
@@ -282,11 +283,12 @@ void tf_limit_observe_event_overhead(struct tf_limit_process *process, uint64_t 
 
 /* Optional, about once a second, from any process that can see it: the container's own busy time on this GPU between from_ns and
  * to_ns (CLOCK_MONOTONIC; the bounds of NVML's samples, not of the reading), from NVML's process utilisation: percent x window,
- * with half a percent added to what is not 0, since NVML cuts it off. With several processes one of them suffices. */
+ * with half a percent added to what is not 0, since NVML cuts it off. With several processes one of them suffices. If it is not certain that
+ * all processes of the container are in it, and no others in their place, nothing seen for long is taken for a mistake. */
 void tf_limit_observe_busy(struct tf_limit_state *state, struct tf_limit_process *process, uint64_t from_ns, uint64_t to_ns,
-                           uint64_t own_busy_ns, uint64_t now_ns);
+                           uint64_t own_busy_ns, int is_certain, uint64_t now_ns);
 
-/* The same where the host tells all processes of the container alike: each calls it some ten times a second with the last window that was
+/* The same where the host, which knows whose each process is, tells all processes of the container alike: each calls it some ten times a second with the last window that was
  * told, old or new, and who comes first weighs it for all. */
 void tf_limit_observe_told(struct tf_limit_state *state, struct tf_limit_process *process, uint64_t from_ns, uint64_t to_ns,
                            uint64_t own_busy_ns, uint64_t now_ns);

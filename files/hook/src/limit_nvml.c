@@ -143,10 +143,10 @@ static void compare(struct tf_limit_state *state, const struct tf_limit_observat
     uint64_t measured_ns = min_u64(get(state->measured_sum_ns), SUM_MAX_NS);
     uint64_t estimated_ns = min_u64(get(state->estimated_sum_ns), SUM_MAX_NS);
 
-    /* nothing seen is anything below a percent; but if that goes on while it must be more, NVML looks at another process. What is measured may
-     * be waiting: one that waits for slow neighbours is below a percent because it waits */
+    /* nothing seen is anything below a percent; but if that goes on while it must be more, NVML may look at another process. Where it does not,
+     * all that is measured is waiting, and so is all that the estimates know: a short kernel that met slow ones from its first launch on */
     uint64_t seen_ns = observation->busy_ns == 0 && measured_now_ns > 0 ? window_ns / 200 : observation->busy_ns;
-    if (observation->busy_ns > 0)
+    if (observation->busy_ns > 0 || observation->is_certain)
         put(state->unseen, 0);
     else if (min_u64(measured_now_ns, estimated_now_ns) > window_ns / 32)
         put(state->unseen, (uint8_t)(get(state->unseen) < UNSEEN_MAX ? get(state->unseen) + 1u : UNSEEN_MAX));
@@ -196,14 +196,14 @@ static int is_usable(uint64_t from_ns, uint64_t to_ns, uint64_t now_ns)
     return to_ns > from_ns && to_ns - from_ns <= TIMELINE_NS / 2 && to_ns <= now_ns && now_ns <= INT64_MAX;
 }
 
-static void keep_observation(struct tf_limit_process *process, uint64_t from_ns, uint64_t to_ns, uint64_t own_busy_ns)
+static void keep_observation(struct tf_limit_process *process, uint64_t from_ns, uint64_t to_ns, uint64_t own_busy_ns, int is_certain)
 {
     if (process->observation_count == TF_LIMIT_OBSERVATIONS) {
         process->observation_first++;
         process->observation_count--;
     }
     process->observations[(process->observation_first + process->observation_count++) % TF_LIMIT_OBSERVATIONS] =
-        (struct tf_limit_observation){from_ns, to_ns, min_u64(own_busy_ns, to_ns - from_ns)};
+        (struct tf_limit_observation){from_ns, to_ns, min_u64(own_busy_ns, to_ns - from_ns), (uint64_t)is_certain};
 }
 
 /* A segment enters the time line when it is settled: an observation is compared when those it saw have been. */
@@ -223,11 +223,11 @@ static void compare_settled(struct tf_limit_state *state, struct tf_limit_proces
 }
 
 void tf_limit_observe_busy(struct tf_limit_state *state, struct tf_limit_process *process, uint64_t from_ns, uint64_t to_ns,
-                           uint64_t own_busy_ns, uint64_t now_ns)
+                           uint64_t own_busy_ns, int is_certain, uint64_t now_ns)
 {
     if (!is_usable(from_ns, to_ns, now_ns) || !limit_enter(process, 1000))
         return;
-    keep_observation(process, from_ns, to_ns, own_busy_ns);
+    keep_observation(process, from_ns, to_ns, own_busy_ns, is_certain);
     compare_settled(state, process, now_ns, 0);
     limit_leave(process);
 }
@@ -238,7 +238,7 @@ void tf_limit_observe_told(struct tf_limit_state *state, struct tf_limit_process
     if (!is_usable(from_ns, to_ns, now_ns) || !limit_enter(process, 1000))
         return;
     if (to_ns != process->told_to_ns)
-        keep_observation(process, from_ns, to_ns, own_busy_ns);
+        keep_observation(process, from_ns, to_ns, own_busy_ns, 1);
     process->told_to_ns = to_ns;
     uint64_t observed_ns = get(state->observed_at_ns);
     compare_settled(state, process, now_ns, observed_ns <= now_ns && now_ns - observed_ns < SIBLING_NS);

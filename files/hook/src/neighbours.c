@@ -109,7 +109,9 @@ static void tell_limiter(struct tf_container *container, int gpu, struct tf_limi
         return;
     uint64_t from_ns = monotonic_of(before_us, now_ns), to_ns = monotonic_of(reading->newest_us, now_ns);
     double busy_ns = reading->own_percent / 100.0 * (double)(to_ns - from_ns);
-    tf_limit_observe_busy(state, process, from_ns, to_ns, (uint64_t)busy_ns, now_ns);
+    /* somebody was seen, so NVML does see; and of this container there is nobody else who may be whom it saw */
+    bool is_certain = reading->others_work && tf_driver_pid_is_proven() && tf_slots_is_only(container->state, container->slot);
+    tf_limit_observe_busy(state, process, from_ns, to_ns, (uint64_t)busy_ns, is_certain, now_ns);
 }
 
 /* --- what the host says that we did ---------------------------------------------------------------------------------------------------- */

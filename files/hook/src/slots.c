@@ -183,3 +183,11 @@ bool tf_slots_claim(const struct tenfold_state *state, uint64_t driver_pid, uint
             return true;
     return false;
 }
+
+bool tf_slots_is_only(const struct tenfold_state *state, uint32_t slot)
+{
+    for (uint32_t other = 0; other < high_water(state); other++)
+        if (other != slot && tf_word_load(&state->slots[other].identity) != TENFOLD_SLOT_FREE)
+            return false;
+    return true;
+}

@@ -22,4 +22,7 @@ uint32_t tf_slots_reap(struct tenfold_state *state, const struct tf_identity *se
 /* Does a living process of the container, other than that of slot `except` (TENFOLD_SLOTS_MAX: none), say that NVML calls it `driver_pid`? */
 bool tf_slots_claim(const struct tenfold_state *state, uint64_t driver_pid, uint32_t except);
 
+/* Is the process of `slot` the only one of the container that uses CUDA? */
+bool tf_slots_is_only(const struct tenfold_state *state, uint32_t slot);
+
 #endif

@@ -59,6 +59,11 @@ class Reading:
         """Somebody works, and of nobody is it known who."""
         return self.unknown_percent > 0 and not self.percent
 
+    @property
+    def is_empty(self) -> bool:
+        """Nobody at all was seen to work. A slot that believed it, from a card that tells so for ever, would have no limit."""
+        return not self.percent and not self.unknown_percent
+
     def busy_ns(self, slot: str, length_ns: int) -> int:
         """GPU time of a slot in a window of this length: its own, and what may be its own."""
         return int(min(100.0, self.percent.get(slot, 0.0) + self.unknown_percent) / 100 * length_ns)

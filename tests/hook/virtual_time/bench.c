@@ -59,7 +59,8 @@ static int read_samples(const struct bench *bench, const struct tenant *tenant, 
         uint64_t percent = tenant->nvml_busy_ns[i] * 100 / window_ns;
         busy_ns += percent > 0 ? ((double)percent + 0.5) / 100 * (double)window_ns : 0;
     }
-    *ret_observation = (struct tf_limit_observation){(last - samples) * window_ns - late_ns, last * window_ns - late_ns, (uint64_t)busy_ns};
+    *ret_observation = (struct tf_limit_observation){
+        .from_ns = (last - samples) * window_ns - late_ns, .to_ns = last * window_ns - late_ns, .busy_ns = (uint64_t)busy_ns};
     return 1;
 }
 
@@ -68,7 +69,7 @@ static void read_nvml(struct bench *bench, struct tenant *tenant, struct process
 {
     struct tf_limit_observation seen;
     if (read_samples(bench, tenant, &tenant->nvml_seen, &seen))
-        tf_limit_observe_busy(&tenant->state, reader->limit, seen.from_ns, seen.to_ns, seen.busy_ns, bench->now_ns);
+        tf_limit_observe_busy(&tenant->state, reader->limit, seen.from_ns, seen.to_ns, seen.busy_ns, tenant->processes == 1, bench->now_ns);
 }
 
 /* The host's, once per period for all; what it tells is in the pages a moment later. The first reading of a card tells nothing: it is where

@@ -84,6 +84,7 @@ class Case:
     informative: str = ""  # why no target is asserted
     below_points: float = 1.5  # so far below its limit a tenant's mean may be
     above_points: float = 1.5
+    starved_ms: float = 1200.0  # so long a tenant of a crowd may get next to nothing
 
     @property
     def label(self) -> str:
@@ -186,9 +187,11 @@ CROWDS: tuple[tuple[str, bool, float, tuple[tuple[float, ...], ...]], ...] = (
 def crowds(fifo: bool) -> Iterator[Case]:
     """Eight tenants that start at the same instant: until NVML speaks, each takes its waits for its work, and nobody may starve of that."""
     for name, sync, cv, sizes in CROWDS:
+        tenants = tuple(Tenant(11, sizes[number % len(sizes)], sync=sync, cv=cv) for number in range(8))
         for seed in (1, 2, 3):
-            tenants = tuple(Tenant(11, sizes[number % len(sizes)], sync=sync, cv=cv) for number in range(8))
             yield Case("crowd", f"8 x 11 of {name}, seed {seed}", tenants, fifo=fifo, warmup_ms=0, length_ms=16000, seed=seed)
+        if "20 us" in name and not sync and fifo:  # the shortest kernel meets all others before its first measurements: one crowd in twenty
+            yield Case("crowd", f"8 x 11 of {name}, unlucky", tenants, fifo=fifo, warmup_ms=0, length_ms=16000, seed=12, starved_ms=3400)
 
 
 def processes(fifo: bool) -> Iterator[Case]:
@@ -402,15 +405,9 @@ def listening(case: Case, **other: object) -> Case:
 
 
 def told(fifo: bool) -> Iterator[Case]:
-    """The cases of blind() with the host's word: the targets are those of NVML in the container.
-
-    A short kernel that met slow ones from its first launch on, first come, first served, may begin with an estimate of thirty times its
-    length. Under contention that falls by 2 % a second (limit_estimate.c), the price follows the fall a few seconds late, and the mean is
-    up to 3 points above the limit until then: with some seeds, and with NVML's own word as well. Judged after that.
-    """
+    """The cases of blind() with the host's word: the targets are those of NVML in the container."""
     for case in blind(fifo):
-        is_slow = fifo and case.name in ("4 x 23 of 0.2/1/5/20 ms", "4 x 10 of 0.2/1/5/10 ms")
-        yield listening(case, group="host", below_points=1.5, warmup_ms=180000.0 if is_slow else case.warmup_ms)
+        yield listening(case, group="host", below_points=1.5)
 
 
 def told_changes(fifo: bool) -> Iterator[Case]:

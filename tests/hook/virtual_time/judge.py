@@ -26,7 +26,6 @@ NEIGHBOUR_WINDOW_POINTS = 16.0
 NEIGHBOUR_SECOND_POINTS = 12.0
 # What eight tenants at once may see before NVML's first words count: so long below so much of the limit, so far above it in a second.
 STARVED_SHARE = 0.3
-STARVED_MS = 1200.0
 CROWD_ABOVE_POINTS = 20.0
 # Of a program whose kernels' lengths jump by five or ten times beside others, and of those others: worst of all cases `jump`, pinned.
 JUMP_MAE_POINTS = 28.0
@@ -232,7 +231,7 @@ def crowd(case: Case, number: int, tenant: Tenant, result: dict[str, Any]) -> It
         starved = starved + 1 if window < STARVED_SHARE * tenant.limit else 0
         longest = max(longest, starved)
     turns = "synchronous: each launch waits for the slow ones of all others" if tenant.sync and slow_neighbour(case, tenant) else ""
-    yield Verdict(case, number, "starved for ms", longest * case.window_ms, STARVED_MS, turns)
+    yield Verdict(case, number, "starved for ms", longest * case.window_ms, case.starved_ms, turns)
     above = max(sum(windows[at : at + per_second]) / per_second - tenant.limit for at in range(len(windows) - per_second + 1))
     yield Verdict(case, number, "worst second above its limit by", above, CROWD_ABOVE_POINTS)
     settled = windows[8 * per_second :]

@@ -186,7 +186,7 @@ static void garbage_in_the_shared_state_neither_hangs_nor_crashes(void)
             else if (ticket.flags & TF_LIMIT_END)
                 tf_limit_settle(&world.state, world.process, &world.policy, &ticket.segment, random_u64(&random), random_u64(&random), world.now_ns);
             uint64_t to_ns = world.now_ns - random_u64(&random) % SECOND;
-            tf_limit_observe_busy(&world.state, world.process, to_ns - random_u64(&random) % (2 * SECOND), to_ns, random_u64(&random), world.now_ns);
+            tf_limit_observe_busy(&world.state, world.process, to_ns - random_u64(&random) % (2 * SECOND), to_ns, random_u64(&random), (int)(to_ns & 1), world.now_ns);
             tf_limit_observe_told(&world.state, world.process, random_u64(&random), to_ns + random_u64(&random) % 2, random_u64(&random), world.now_ns);
             tf_limit_observe_told(&world.state, world.process, to_ns - random_u64(&random) % (2 * SECOND), to_ns, random_u64(&random), world.now_ns);
             world.now_ns += random_u64(&random) % SECOND;
@@ -417,7 +417,8 @@ static void streams_that_overlap_are_charged_once(void)
     free(world.process);
 }
 
-static void nvml_that_looks_at_another_process_is_ignored(void)
+/* Of a program that measures 1 ms for each kernel NVML sees nothing: its share, where that is certain, or not. */
+static double share_where_nvml_sees_nothing(int is_certain)
 {
     struct world world = fresh(HALF);
     uint64_t seen_ns = world.now_ns;
@@ -429,14 +430,18 @@ static void nvml_that_looks_at_another_process_is_ignored(void)
             work_ns += MS;
         }
         if (world.now_ns - seen_ns >= SECOND / 2) {
-            tf_limit_observe_busy(&world.state, world.process, seen_ns - 100 * MS, world.now_ns - 100 * MS, 0, world.now_ns);
+            tf_limit_observe_busy(&world.state, world.process, seen_ns - 100 * MS, world.now_ns - 100 * MS, 0, is_certain, world.now_ns);
             seen_ns = world.now_ns;
         }
     }
     double percent = (double)work_ns / (double)(world.now_ns - from_ns) * 100;
-    CHECK(percent < 52);
     free(world.process);
+    return percent;
 }
+
+static void nvml_that_looks_at_another_process_is_ignored(void) { CHECK(share_where_nvml_sees_nothing(0) < 52); }
+
+static void nvml_that_certainly_looks_at_us_is_believed(void) { CHECK(share_where_nvml_sees_nothing(1) > 95); }
 
 static void nvml_gives_back_what_neighbours_slices_cost(void)
 {
@@ -450,7 +455,7 @@ static void nvml_gives_back_what_neighbours_slices_cost(void)
             work_ns += MS;
         }
         if (world.now_ns - seen_ns >= SECOND / 2) {
-            tf_limit_observe_busy(&world.state, world.process, seen_ns, world.now_ns, window_work_ns, world.now_ns);
+            tf_limit_observe_busy(&world.state, world.process, seen_ns, world.now_ns, window_work_ns, 0, world.now_ns);
             seen_ns = world.now_ns;
             window_work_ns = 0;
         }
@@ -545,7 +550,7 @@ static double run_by_turns(struct world *world, uint64_t short_ns, uint64_t long
         }
         while (first < last && world->now_ns >= told[first % 16].to_ns + late_ns) {
             struct told *word = &told[first++ % 16];
-            tf_limit_observe_busy(&world->state, world->process, word->from_ns, word->to_ns, word->work_ns, world->now_ns);
+            tf_limit_observe_busy(&world->state, world->process, word->from_ns, word->to_ns, word->work_ns, 0, world->now_ns);
         }
     }
     return (double)counted_ns / (double)(world->now_ns - counted_from_ns) * 100;
@@ -572,7 +577,7 @@ static void alone_nothing_is_made_good(void)
         CHECK(world.state.overcharged_us == 0 && limit_amends(&world.state) == ONE);
         if (world.now_ns - seen_ns >= SECOND / 2) {
             uint64_t percent = work_ns * 100 / (world.now_ns - seen_ns); /* NVML cuts it off */
-            tf_limit_observe_busy(&world.state, world.process, seen_ns, world.now_ns, (2 * percent + 1) * (world.now_ns - seen_ns) / 200, world.now_ns);
+            tf_limit_observe_busy(&world.state, world.process, seen_ns, world.now_ns, (2 * percent + 1) * (world.now_ns - seen_ns) / 200, 0, world.now_ns);
             seen_ns = world.now_ns;
             work_ns = 0;
         }
@@ -808,6 +813,7 @@ int main(void)
     begin_and_end_pair_up();
     streams_that_overlap_are_charged_once();
     nvml_that_looks_at_another_process_is_ignored();
+    nvml_that_certainly_looks_at_us_is_believed();
     nvml_gives_back_what_neighbours_slices_cost();
     the_host_gives_back_what_neighbours_slices_cost();
     what_the_host_told_all_processes_is_weighed_once();

@@ -56,6 +56,7 @@ MUTATIONS = {
     "takes the long ones of a kernel for a neighbour's work": (CALM, FORGIVING, "one key"),
     "believes no factor above 2": (WIDE, WIDE.replace("256", "2"), "one key"),
     "believes the first estimates": (FIRST, FIRST.replace("FACTOR_FIRST", "FACTOR_MIN"), "crowd"),
+    "takes a word of nothing for a mistake, however certain": ("|| observation->is_certain)", ")", "laws"),
     "makes nothing good": (GOOD, GOOD.replace("beyond_us <= 0", "1"), "jump"),
     "makes good without bound": ("over_us > most || over_us < -most ? 0 : over_us", "over_us", "laws"),
     "believes the estimates of lengths that jump": (JUMPS, JUMPS.replace("JUMPS_WINDOWS", "0"), "jump"),

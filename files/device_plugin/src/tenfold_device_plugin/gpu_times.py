@@ -113,7 +113,7 @@ class GpuTimes:
             return {}  # the next reading is asked from the same point on
         self._points[uuid] = end
         is_straight = abs(end.monotonic_us - point.monotonic_us - length_us) <= CLOCK_STEP_US
-        if length_us > WINDOW_MOST_US or not is_straight or self._is_blind(uuid, reading):
+        if length_us > WINDOW_MOST_US or not is_straight or reading.is_empty or self._is_blind(uuid, reading):
             return {}
         windows = {}
         for slot, is_limited in limited.items():
