@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tenfold import region
-from tests.hook import scripts
+from tests.hook import scripts, workshop
 from tests.hook.allowance import SAVED_AFTER_CHANGE_MS, Allowance
 from tests.hook.workshop import MIB, Machine, Slot
 
@@ -17,6 +17,7 @@ pytestmark = pytest.mark.timing
 
 # The simulator's engine runs in real time, but on a machine that may be busy: judged on exact GPU time over wall time.
 TOLERANCE_POINTS = 3.0
+STARTS = 5
 
 
 def assert_share(slot: Slot, measure: Callable[[], tuple[float, float]], limit: float, tolerance: float = TOLERANCE_POINTS) -> None:
@@ -38,6 +39,13 @@ def assert_share(slot: Slot, measure: Callable[[], tuple[float, float]], limit: 
 
 def gpu_seconds(slot: Slot) -> float:
     return float(slot.machine.truth()["cards"][0]["busy_ns"]) / 1e9
+
+
+def share_of_card(slot: Slot) -> float:
+    """Percent of the next 0.4 s."""
+    first, began = gpu_seconds(slot), time.monotonic()
+    time.sleep(0.4)
+    return 100 * (gpu_seconds(slot) - first) / (time.monotonic() - began)
 
 
 @pytest.mark.parametrize("limit", [30, *(pytest.param(limit, marks=pytest.mark.full) for limit in (10, 75))])
@@ -462,6 +470,29 @@ say(shares=shares)
 """,
     )
     assert seen["shares"][-1] == pytest.approx(30, abs=TOLERANCE_POINTS), seen["shares"]
+
+
+@pytest.mark.parametrize("stream", ["own", "shared"])
+def test_threads_that_launch_at_once_are_measured_each_by_itself(make_slot: Callable[..., Slot], stream: str) -> None:
+    """One thread's launch begins and ends beside another's: nobody's cost is told by the other's events.
+
+    It goes wrong in some starts only, and then for good: so there are several, and each has to be at the limit in one of its windows.
+    """
+    program = workshop.compile_program("launchers", link=[str(workshop.ROOT / "tests/hook/common/cuda_api.c")])
+    for _ in range(STARTS):
+        slot = make_slot(cores=30)
+        slot.machine.tool("set", "launch_call_ns=5000")
+        process = slot.start([program, "4", stream, "200"])
+        try:
+            time.sleep(0.6)
+            shares = [share_of_card(slot)]
+            while len(shares) < 6 and abs(shares[-1] - 30) > TOLERANCE_POINTS:
+                shares.append(share_of_card(slot))
+            assert process.poll() is None
+        finally:
+            process.kill()
+            process.communicate()
+        assert shares[-1] == pytest.approx(30, abs=TOLERANCE_POINTS), shares
 
 
 def test_a_refused_launch_costs_nothing(make_slot: Callable[..., Slot]) -> None:

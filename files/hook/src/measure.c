@@ -48,8 +48,10 @@ struct card {
     _Atomic uint32_t count; /* a ring; settled out of order, removed in order; read without the lock to see whether there is work */
     _Atomic(CUevent) open_begin; /* NULL: no stretch is open; likewise */
     CUcontext open_context;
-    CUstream open_stream;
-    bool open_is_per_thread;
+    struct tf_stream open_stream;
+    uint64_t open_stream_number;
+    uint64_t stretches, open_stretch; /* numbers: the last that was begun, whose the begin event is */
+    uint64_t open_batch;              /* the last that another launch is to end */
     uint64_t expected_end_ns;
     CUevent reference;
     CUcontext reference_context;
@@ -117,10 +119,16 @@ static void give_event(struct card *card, const struct tf_cuda *cuda, CUevent ev
         cuda->cuEventDestroy_v2(event);
 }
 
-static bool record(const struct tf_cuda *cuda, CUevent event, CUstream stream, bool is_per_thread)
+static bool record(const struct tf_cuda *cuda, CUevent event, struct tf_stream stream)
 {
-    CUresult (*record_on)(CUevent, CUstream) = is_per_thread && cuda->cuEventRecord_ptsz ? cuda->cuEventRecord_ptsz : cuda->cuEventRecord;
-    return event && record_on(event, stream) == CUDA_SUCCESS;
+    CUresult (*record_on)(CUevent, CUstream) = stream.is_per_thread && cuda->cuEventRecord_ptsz ? cuda->cuEventRecord_ptsz : cuda->cuEventRecord;
+    return event && record_on(event, stream.handle) == CUDA_SUCCESS;
+}
+
+/* On the stream of the open stretch; false where another thread has begun it on its own default stream. */
+static bool record_on_open(struct card *card, const struct tf_cuda *cuda, CUevent event)
+{
+    return tf_stream_number(card->open_stream) == card->open_stream_number && record(cuda, event, card->open_stream);
 }
 
 static void drop_open(struct card *card, const struct tf_cuda *cuda)
@@ -172,21 +180,25 @@ static void record_again(struct card *card, const struct tf_cuda *cuda, struct s
     if (card->calibrations >= CALIBRATIONS || !(stretch->again = take_event(card, cuda, stretch->context)))
         return;
     card->calibrations++;
-    if (!record(cuda, stretch->again, card->open_stream, card->open_is_per_thread)) {
+    if (!record_on_open(card, cuda, stretch->again)) {
         give_event(card, cuda, stretch->again, stretch->context);
         stretch->again = NULL;
     }
 }
 
-/* A stretch is done being launched: into the queue, measured or (no event, no room) lost. */
-static void enqueue(struct tf_container *container, const struct tf_cuda *cuda, int gpu, const struct tf_limit_segment *segment, bool is_launched_now)
+/* A stretch is done being launched: into the queue, measured or (no event, no room) lost. Another thread may have begun its own meanwhile: then
+ * the begin event is that one's, and stays. */
+static void enqueue(struct tf_container *container, const struct tf_cuda *cuda, int gpu, const struct tf_limit_segment *segment, uint64_t number,
+    bool is_launched_now)
 {
     struct card *card = &cards[gpu];
-    struct stretch stretch = {.begin = card->open_begin, .context = card->open_context, .segment = *segment, .is_used = true};
-    card->open_begin = NULL;
-    if (stretch.begin)
+    struct stretch stretch = {.context = card->open_context, .segment = *segment, .is_used = true};
+    if (card->open_begin && card->open_stretch == number) {
+        stretch.begin = card->open_begin;
+        card->open_begin = NULL;
         stretch.end = take_event(card, cuda, stretch.context);
-    if (!stretch.begin || card->count == QUEUE_MAX || !record(cuda, stretch.end, card->open_stream, card->open_is_per_thread)) {
+    }
+    if (!stretch.begin || card->count == QUEUE_MAX || !record_on_open(card, cuda, stretch.end)) {
         give_event(card, cuda, stretch.begin, stretch.context);
         give_event(card, cuda, stretch.end, stretch.context);
         stretch.begin = stretch.end = NULL;
@@ -211,7 +223,7 @@ void tf_measure_close(struct tf_container *container, const struct tf_cuda *cuda
         if (!cards[gpu].open_begin || !tf_limit_close(&tf_limit_processes[gpu], tf_now_ns(), &segment))
             continue;
         tf_lock_acquire(&cards[gpu].lock);
-        enqueue(container, cuda, (int)gpu, &segment, false);
+        enqueue(container, cuda, (int)gpu, &segment, cards[gpu].open_batch, false);
         tf_lock_release(&cards[gpu].lock);
     }
 }
@@ -234,11 +246,14 @@ static void begin_stretch(struct tf_launch *launch)
     tf_lock_acquire(&card->lock);
     drop_open(card, launch->cuda);
     CUevent event = context ? take_event(card, launch->cuda, context) : NULL;
-    if (record(launch->cuda, event, launch->stream.handle, launch->stream.is_per_thread)) {
+    if (record(launch->cuda, event, launch->stream)) {
         card->open_begin = event;
         card->open_context = context;
-        card->open_stream = launch->stream.handle;
-        card->open_is_per_thread = launch->stream.is_per_thread;
+        card->open_stream = launch->stream;
+        card->open_stream_number = tf_stream_number(launch->stream);
+        card->open_stretch = launch->stretch = ++card->stretches;
+        if (!(launch->ticket.flags & TF_LIMIT_END))
+            card->open_batch = launch->stretch;
     } else {
         give_event(card, launch->cuda, event, context);
     }
@@ -268,6 +283,7 @@ void tf_launch_begin(struct tf_launch *launch, struct tf_container *container, c
     launch->cuda = cuda;
     launch->stream = stream;
     launch->gpu = -1;
+    launch->stretch = 0;
     launch->ticket.flags = 0;
     int gpu = tf_device_of_context(container, cuda, &launch->context);
     if (gpu < 0 || tf_is_nested() || is_capturing(cuda, stream) || tf_helper_has_ended())
@@ -290,12 +306,14 @@ CUresult tf_launch_end(struct tf_launch *launch, CUresult result)
         tf_limit_cancel(&tf_limit_processes[launch->gpu], &launch->ticket);
         if (launch->ticket.flags & TF_LIMIT_BEGIN) {
             tf_lock_acquire(&card->lock);
-            drop_open(card, launch->cuda);
+            if (card->open_stretch == launch->stretch)
+                drop_open(card, launch->cuda);
             tf_lock_release(&card->lock);
         }
     } else if (launch->ticket.flags & TF_LIMIT_END) {
         tf_lock_acquire(&card->lock);
-        enqueue(launch->container, launch->cuda, launch->gpu, &launch->ticket.segment, true);
+        enqueue(launch->container, launch->cuda, launch->gpu, &launch->ticket.segment,
+            launch->ticket.flags & TF_LIMIT_BEGIN ? launch->stretch : card->open_batch, true);
         tf_lock_release(&card->lock);
     }
     return result;

@@ -25,11 +25,17 @@ extern struct tf_limit_process tf_limit_processes[TENFOLD_GPUS_MAX];
 /* The program has begun a capture: from then on each launch asks whether its stream captures. */
 extern _Atomic bool tf_has_captures;
 
+/* The default stream of the calling thread, which no other thread can name: events of two threads on "it" are on two streams. */
+static inline bool tf_stream_is_threads_own(struct tf_stream stream)
+{
+    return (uintptr_t)stream.handle == 2 || (!stream.handle && stream.is_per_thread);
+}
+
 static inline uint64_t tf_stream_number(struct tf_stream stream)
 {
-    if ((uintptr_t)stream.handle > 2)
-        return (uint64_t)(uintptr_t)stream.handle;
-    return stream.is_per_thread || (uintptr_t)stream.handle == 2 ? 2 : 1;
+    if (tf_stream_is_threads_own(stream))
+        return (uint64_t)(uintptr_t)&tf_nesting; /* a word of this thread */
+    return (uintptr_t)stream.handle > 2 ? (uint64_t)(uintptr_t)stream.handle : 1;
 }
 
 /* The usual limited launch: on the only card, of a known kernel, within what was granted. Nothing is recorded, no lock, no clock, no shared
@@ -50,6 +56,7 @@ struct tf_launch {
     struct tf_stream stream;
     CUcontext context; /* the current one; NULL: none */
     struct tf_limit_ticket ticket;
+    uint64_t stretch; /* number of the one that this launch began */
     int gpu; /* negative: neither gated nor measured */
 };
 void tf_launch_begin(struct tf_launch *launch, struct tf_container *container, const struct tf_cuda *cuda, uint64_t key, struct tf_stream stream);

@@ -187,6 +187,7 @@ struct sim_time_model {
     int64_t event_error_ns;    /* bias of event timestamps */
     int64_t copy_bytes_per_us; /* 0: copies take no GPU time */
     int64_t memory_call_ns;    /* time that cuMemAlloc and cuMemFree keep their caller's CPU, beyond our own */
+    int64_t launch_call_ns;    /* the same for kernel launches, once the kernel is in its stream */
 };
 
 struct sim_state {

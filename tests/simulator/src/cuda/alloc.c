@@ -3,16 +3,6 @@
 
 #include "heap.h"
 
-/* Outside the driver's lock: calls of several threads overlap. */
-static void spend_call_time(void)
-{
-    int64_t call_ns = g_driver.machine.state->time.memory_call_ns;
-    if (call_ns <= 0)
-        return;
-    for (int64_t end_ns = state_now_ns() + call_ns; state_now_ns() < end_ns;)
-        continue;
-}
-
 static CUresult allocate(CUdeviceptr *ret_address, size_t size_bytes, uint32_t kind)
 {
     CUcontext context;
@@ -23,7 +13,7 @@ static CUresult allocate(CUdeviceptr *ret_address, size_t size_bytes, uint32_t k
     driver_lock();
     result = heap_allocate(context, kind, size_bytes, ret_address);
     driver_unlock();
-    spend_call_time();
+    driver_spend(g_driver.machine.state->time.memory_call_ns);
     return result;
 }
 
@@ -82,7 +72,7 @@ static CUresult release(CUdeviceptr address)
     if (entry)
         heap_release(entry);
     driver_unlock();
-    spend_call_time();
+    driver_spend(g_driver.machine.state->time.memory_call_ns);
     return entry ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 

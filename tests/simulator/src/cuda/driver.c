@@ -22,6 +22,14 @@ void driver_unlock(void)
     pthread_mutex_unlock(&g_mutex);
 }
 
+void driver_spend(int64_t time_ns)
+{
+    if (time_ns <= 0)
+        return;
+    for (int64_t end_ns = state_now_ns() + time_ns; state_now_ns() < end_ns;)
+        continue;
+}
+
 /* The real driver's contexts do not survive fork(): the child of a process that called cuInit gets NOT_INITIALIZED for ever. */
 static void after_fork_in_child(void)
 {

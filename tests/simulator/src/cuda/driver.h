@@ -63,6 +63,9 @@ static inline CUresult driver_enter(const char *symbol)
 
 void driver_lock(void);
 void driver_unlock(void);
+
+/* Keeps the caller's CPU for so long. Outside of the driver's lock, so that calls of several threads overlap. */
+void driver_spend(int64_t time_ns);
 CUresult driver_error(int negative_errno);
 CUresult driver_cuda_version(int *ret_version); /* without cuInit */
 

@@ -57,7 +57,9 @@ CUresult launch_submit(const struct launch *launch, CUstream handle)
     result = graph_capture_kernel(stream, launch, &is_captured);
     if (is_captured || result != CUDA_SUCCESS)
         return result;
-    return stream_submit(stream, launch->duration_ns, NULL, true);
+    result = stream_submit(stream, launch->duration_ns, NULL, true);
+    driver_spend(g_driver.machine.state->time.launch_call_ns);
+    return result;
 }
 
 static CUresult launch_kernel(CUfunction function, const unsigned grid[3], const unsigned block[3], CUstream stream, void **parameters,

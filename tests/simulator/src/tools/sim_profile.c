@@ -60,6 +60,7 @@ static const struct key g_state_keys[] = {
     STATE("event_error_ns", time.event_error_ns, UNIT_ONE),
     STATE("copy_bytes_per_us", time.copy_bytes_per_us, UNIT_ONE),
     STATE("memory_call_ns", time.memory_call_ns, UNIT_ONE),
+    STATE("launch_call_ns", time.launch_call_ns, UNIT_ONE),
     STATE("device_nodes_required", device_nodes_required, UNIT_ONE),
 };
 
