@@ -21,6 +21,18 @@ def program(body: str) -> list[str]:
     return [sys.executable, "-B", "-S", "-c", PRELUDE + textwrap.dedent(body)]
 
 
+def spinner(us: int) -> list[str]:
+    """A program that keeps the card as busy as it may, with kernels of one length, until it is ended."""
+    body = f"""
+cuda.start()
+f = cuda.spin()
+while True:
+    for _ in range(4): cuda.launch(f, {us})
+    cuda.cuCtxSynchronize()
+"""
+    return program(body)
+
+
 def run(slot: Slot, body: str, *, timeout: float = 60, **environment: str) -> dict[str, Any]:
     """The merged answers of one program. Anything on stderr fails the test: the hook is silent."""
     done = slot.run(program(body), timeout=timeout, **environment)

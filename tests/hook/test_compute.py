@@ -105,19 +105,10 @@ def test_a_changed_limit_is_not_exceeded_by_a_program_that_paused(make_slot: Cal
             first_second.check(session.spin_ms(milliseconds=500)[0], TOLERANCE_POINTS)
 
 
-SPINNER = """
-cuda.start()
-f = cuda.spin()
-while True:
-    for _ in range(4): cuda.launch(f, {us})
-    cuda.cuCtxSynchronize()
-"""
-
-
 @pytest.mark.full
 def test_two_processes_of_a_container_share_one_limit(make_slot: Callable[..., Slot]) -> None:
     slot = make_slot(cores=40)
-    processes = [slot.start(scripts.program(SPINNER.format(us=2000))) for _ in range(2)]
+    processes = [slot.start(scripts.spinner(2000)) for _ in range(2)]
     time.sleep(0.9)
 
     def measure() -> tuple[float, float]:
@@ -142,7 +133,7 @@ def seconds_of(slot: Slot, pid: int) -> float:
 def test_neighbours_of_30_and_60_percent_both_get_what_they_may(make_slot: Callable[..., Slot]) -> None:
     """While both work, an event pair measures the other's turns, too; NVML tells how much of it was whose."""
     slots = [make_slot(cores=30), make_slot(cores=60)]
-    processes = [slot.start(scripts.program(SPINNER.format(us=1000))) for slot in slots]
+    processes = [slot.start(scripts.spinner(1000)) for slot in slots]
     time.sleep(3)
     shares = [[0.0, 0.0]]
     for _ in range(6):
@@ -166,7 +157,7 @@ def test_an_elastic_limit_holds_only_while_another_tenant_works(make_slot: Calla
     with slot.session() as session:
         session.share_percent(milliseconds=1500)  # NVML must have seen that nobody else is there
         assert session.has_the_card()
-        neighbour = make_slot(cores=60).start(scripts.program(SPINNER.format(us=1000)))
+        neighbour = make_slot(cores=60).start(scripts.spinner(1000))
         session.share_percent(milliseconds=2500)
         shares = [session.share_percent(milliseconds=700) for _ in range(3)]
         neighbour.kill()

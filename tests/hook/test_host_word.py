@@ -25,13 +25,6 @@ TOLERANCE_POINTS = 3.0
 TOLD_POINTS = 12.0
 OBSERVED_AT = LIMITER_OFFSET + 48  # tf_limit_state.observed_at_ns: when a word was last weighed
 SECOND = 10**9
-SPINNER = """
-cuda.start()
-f = cuda.spin()
-while True:
-    for _ in range(4): cuda.launch(f, {us})
-    cuda.cuCtxSynchronize()
-"""
 
 
 def weighed_at_ns(slot: Slot) -> int:
@@ -65,7 +58,7 @@ class Worker:
 
 @contextmanager
 def working(slots: list[Slot], us: int, environment: dict[str, str]) -> Iterator[list[Worker]]:
-    workers = [Worker(slot, slot.start(scripts.program(SPINNER.format(us=us)), **environment)) for slot in slots]
+    workers = [Worker(slot, slot.start(scripts.spinner(us), **environment)) for slot in slots]
     try:
         yield workers
     finally:
@@ -181,7 +174,7 @@ def test_the_device_plugin_tells_containers_by_their_mounts(
         Slot(tmp_path / "slots" / (digit * 32), hook, machine, [region.GpuQuota(machine.uuids[0], 64 << 20, limit)]).create()
         for digit, limit in zip("ab", limits)
     ]
-    program = scripts.program(SPINNER.format(us=5000))
+    program = scripts.spinner(5000)
     owners = [*slots, slots[1]]
     started = [slot.start([*CONTAINER, MOUNTED, "container", *program], **without_nvml) for slot in owners]
     seen: list[list[float]] = []

@@ -18,13 +18,6 @@ from tests.hook.workshop import Machine, Session, Slot
 
 pytestmark = pytest.mark.timing
 
-SPINNER = """
-cuda.start()
-f = cuda.spin()
-while True:
-    for _ in range(4): cuda.launch(f, 1000)
-    cuda.cuCtxSynchronize()
-"""
 LOW, HIGH = "1" * 32, "2" * 32
 
 
@@ -76,7 +69,7 @@ def test_a_limit_holds_while_a_slot_of_higher_priority_works(
     with low.session() as session:
         works_until(session, low, "none")
         assert session.has_the_card()
-        neighbour = high.start(scripts.program(SPINNER))
+        neighbour = high.start(scripts.spinner(1000))
         works_until(session, low, "higher")
         beside = shares(session)
         neighbour.kill()
