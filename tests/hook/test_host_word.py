@@ -7,7 +7,6 @@ import os
 import struct
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -70,24 +69,17 @@ def working(slots: list[Slot], us: int, environment: dict[str, str]) -> Iterator
 @contextmanager
 def told(workers: list[Worker], period_seconds: float = 1.0) -> Iterator[None]:
     """The truth of the machine, once a second, as the device plugin would have it from NVML."""
-    ended = threading.Event()
+    before = [(time.monotonic_ns(), worker.gpu_ns()) for worker in workers]
 
-    def rounds() -> None:
-        before = [(time.monotonic_ns(), worker.gpu_ns()) for worker in workers]
-        while not ended.wait(period_seconds):
-            for number, worker in enumerate(workers):
-                now = (time.monotonic_ns(), worker.gpu_ns())
-                (from_ns, busy_from), (to_ns, busy_to), before[number] = before[number], now, now
-                busy_ns = min(max(0, busy_to - busy_from), to_ns - from_ns)
-                worker.tell(region.BusyWindow(worker.slot.machine.uuids[0], from_ns, to_ns, busy_ns))
+    def tell_all() -> None:
+        for number, worker in enumerate(workers):
+            now = (time.monotonic_ns(), worker.gpu_ns())
+            (from_ns, busy_from), (to_ns, busy_to), before[number] = before[number], now, now
+            busy_ns = min(max(0, busy_to - busy_from), to_ns - from_ns)
+            worker.tell(region.BusyWindow(worker.slot.machine.uuids[0], from_ns, to_ns, busy_ns))
 
-    thread = threading.Thread(target=rounds)
-    thread.start()
-    try:
+    with workshop.repeating(tell_all, period_seconds):
         yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 def shares(workers: list[Worker], seconds: float = 1.5) -> list[float]:
@@ -299,19 +291,11 @@ class TestWhoseWordCounts:
         assert worker.process.poll() is None
 
     def test_one_does_while_the_page_is_rewritten_all_the_time(self, worker: Worker, machine: Machine) -> None:
-        ended = threading.Event()
-
         def rewrite() -> None:
-            while not ended.wait(0.002):
-                worker.slot.change(neighbours=(worker.slot.gpus[0].neighbours + 1) % 9)
+            worker.slot.change(neighbours=(worker.slot.gpus[0].neighbours + 1) % 9)
 
-        thread = threading.Thread(target=rewrite)
-        thread.start()
-        try:
+        with workshop.repeating(rewrite, 0.002):
             assert is_weighed(worker, lambda: worker.tell(fresh(machine.uuids[0])), rounds=60)
-        finally:
-            ended.set()
-            thread.join()
 
 
 def test_where_the_host_tells_nvml_is_not_even_loaded(make_slot: Callable[..., Slot], machine: Machine) -> None:

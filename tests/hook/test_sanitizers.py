@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -30,24 +29,15 @@ def machine(simulator: Path, tmp_path: Path) -> Machine:
     return Machine.make(simulator, tmp_path, context_bytes=16 * MIB, module_bytes=2 * MIB)
 
 
-@contextmanager
-def told_all_the_time(slot: Slot) -> Iterator[None]:
+def told_all_the_time(slot: Slot) -> AbstractContextManager[None]:
     """The host tells the slot's GPU time, far oftener than the device plugin does."""
-    ended = threading.Event()
 
     def tell() -> None:
-        while not ended.wait(0.02):
-            now_ns = time.monotonic_ns()
-            window = region.BusyWindow(slot.machine.uuids[0], now_ns - 10**9, now_ns, 10**8)
-            region.tell_busy({str(slot.folder): [window]}, library=slot.page_library)
+        now_ns = time.monotonic_ns()
+        window = region.BusyWindow(slot.machine.uuids[0], now_ns - 10**9, now_ns, 10**8)
+        region.tell_busy({str(slot.folder): [window]}, library=slot.page_library)
 
-    thread = threading.Thread(target=tell)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
+    return workshop.repeating(tell, 0.02)
 
 
 @pytest.mark.full

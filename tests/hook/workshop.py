@@ -13,6 +13,7 @@ import json
 import os
 import shutil
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -276,3 +277,21 @@ class Session:
 
 def has(*programs: str) -> bool:
     return all(shutil.which(program) for program in programs)
+
+
+@contextlib.contextmanager
+def repeating(action: Callable[[], None], period_seconds: float) -> Iterator[None]:
+    """Does it beside the test, again and again, until the block ends."""
+    ended = threading.Event()
+
+    def rounds() -> None:
+        while not ended.wait(period_seconds):
+            action()
+
+    thread = threading.Thread(target=rounds)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

@@ -288,8 +288,8 @@ void tf_limit_observe_event_overhead(struct tf_limit_process *process, uint64_t 
 void tf_limit_observe_busy(struct tf_limit_state *state, struct tf_limit_process *process, uint64_t from_ns, uint64_t to_ns,
                            uint64_t own_busy_ns, int is_certain, uint64_t now_ns);
 
-/* The same where the host, which knows whose each process is, tells all processes of the container alike: each calls it some ten times a second with the last window that was
- * told, old or new, and who comes first weighs it for all. */
+/* The same where the host, which knows whose each process is, tells all processes of the container alike: each calls it some ten times a
+ * second with the last window that was told, old or new, and who comes first weighs it for all. */
 void tf_limit_observe_told(struct tf_limit_state *state, struct tf_limit_process *process, uint64_t from_ns, uint64_t to_ns,
                            uint64_t own_busy_ns, uint64_t now_ns);
 

@@ -13,7 +13,6 @@
 #define AMENDS_NS UINT64_C(4000000000)
 #define AMENDS_MAX 2u               /* times AMENDS_NS: prices are a third at least and three times at most */
 #define BAND_NS UINT64_C(150000000) /* a difference of what the limit earns in so much time changes nothing */
-
 #define LATE_MAX_MS 60000           /* a window that ends so long after a measurement began is garbage */
 
 /* What the limit earns in so much time. */

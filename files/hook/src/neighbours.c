@@ -1,6 +1,7 @@
 /* neighbours.c - what the host or NVML knows of this container and of the others on a card (contract: neighbours.h).
  *
- * Owns: whose word counts, and the last sample seen of each card. Next: limit.c weighs what it is told, measure.c calls about twice a second, nvml_client.c asks. */
+ * Owns: whose word counts, and the last sample seen of each card.
+ * Next: limit_nvml.c weighs what it is told, measure.c calls in each of its rounds, nvml_client.c asks. */
 #include "neighbours.h"
 
 #include "config_page.h"

@@ -6,6 +6,7 @@
  *
  * Static, because it runs in any image. Reads the state with pread and believes nothing in it; writes the page through page_writer.c.
  * A static program cannot load NVML: clocks and compute mode are asked of `nvidia-smi`, and left out where there is none. */
+#include "clock.h"
 #include "config_page.h"
 #include "page_writer.h"
 
@@ -14,7 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #define DEFAULT_FOLDER "/run/tenfold"
@@ -108,9 +108,7 @@ static struct told read_told(const char *uuid_text)
 {
     unsigned char uuid[16];
     struct tenfold_busy_window window;
-    struct timespec clock = {0, 0};
-    clock_gettime(CLOCK_MONOTONIC, &clock);
-    uint64_t now_ns = (uint64_t)clock.tv_sec * 1000000000u + (uint64_t)clock.tv_nsec;
+    uint64_t now_ns = tf_now_ns();
     if (!tf_uuid_parse(uuid_text, uuid) || !tf_busy_read(page_bytes, uuid, &window) || window.to_ns > now_ns)
         return (struct told){.is_told = false};
     return (struct told){true, 100.0 * (double)window.busy_ns / (double)(window.to_ns - window.from_ns), (now_ns - window.to_ns) / 1000000u};
