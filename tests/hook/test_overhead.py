@@ -401,6 +401,16 @@ say(codes=[os.waitpid(child, 0)[1] >> 8 for child in codes])
         )
         assert seen == {"codes": [1] * 40}
 
+    def test_threads_that_fork_at_once_do_not_keep_the_lock_of_nvml(self, slot: Slot) -> None:
+        program = workshop.compile_program("forks", link=[str(workshop.ROOT / "tests/hook/common/cuda_api.c")])
+        process = slot.start([str(program), "6", "150"])
+        assert process.stdout is not None
+        assert process.stdout.readline() == "forked\n", process.communicate()[1]
+        comes_true(lambda: slot.used_bytes == (CONTEXT + MODULE + 2) * MIB)
+        used_bytes = slot.used_bytes
+        assert process.communicate(timeout=30) == ("", "")
+        assert used_bytes == (CONTEXT + MODULE + 2) * MIB
+
 
 class TestProbes:
     """A process that looks for itself takes memory for a moment: nobody is refused because of it."""

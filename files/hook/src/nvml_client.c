@@ -16,7 +16,7 @@ enum { FORK_TRIES = 10000 };
 extern int __register_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void), void *dso);
 
 static struct tf_lock lock;
-static bool has_fork_lock; /* by the thread that forks; glibc runs one fork's handlers at a time */
+static _Thread_local bool has_fork_lock; /* this thread forks; others may at the same time, for glibc does not hold its own lock all the while */
 static _Thread_local bool is_inside; /* NVML forks by itself where it loads the kernel module */
 static _Atomic bool is_guarded;
 static _Atomic bool is_open;
@@ -48,7 +48,11 @@ static void after_fork_in_parent(void)
     has_fork_lock = false;
 }
 
-static void after_fork_in_child(void) { atomic_store(&lock.word, 0); }
+static void after_fork_in_child(void)
+{
+    atomic_store(&lock.word, 0);
+    has_fork_lock = false;
+}
 
 void tf_nvml_enter(void)
 {

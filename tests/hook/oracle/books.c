@@ -259,6 +259,14 @@ static uint64_t overhead_of_pid(const struct books *books, int32_t pid)
     return bytes;
 }
 
+static bool knows_itself(const struct books *books, int32_t pid)
+{
+    for (uint32_t slot = 0; slot < TENFOLD_SLOTS_MAX; slot++)
+        if ((books->ledger->slots[slot].identity & 3) == TENFOLD_SLOT_LIVE && (books->ledger->slots[slot].identity >> 2 & 0x3fffff) == (uint64_t)pid)
+            return __atomic_load_n(&books->ledger->slots[slot].driver_pid, __ATOMIC_RELAXED) != 0;
+    return false;
+}
+
 static int check_measured_seat(struct books *books, const struct board *board, uint32_t seat, int32_t pid, uint64_t sums[DEVICES_MAX])
 {
     uint64_t overhead = overhead_of_pid(books, pid), allocated = 0, ledger = 0;
@@ -270,8 +278,11 @@ static int check_measured_seat(struct books *books, const struct board *board, u
         sums[device] += own;
         if (own == gone || (own < gone && is_full))
             continue;
-        snprintf(books->problem, sizeof books->problem, "at rest, process %u, card %u: %llu bytes are gone from the card, ledger %llu (off by %lld)", seat, device,
-                 (unsigned long long)gone, (unsigned long long)own, (long long)(own - gone));
+        snprintf(books->problem, sizeof books->problem,
+                 "at rest, process %u, card %u: %llu bytes are gone from the card, ledger %llu (off by %lld; it %s itself in NVML's list; %llu bytes of overhead "
+                 "on all its cards; of the card %llu bytes are left below the limit)",
+                 seat, device, (unsigned long long)gone, (unsigned long long)own, (long long)(own - gone), knows_itself(books, pid) ? "knows" : "does not know",
+                 (unsigned long long)overhead, (unsigned long long)(books->limit_bytes[device] - books_ledger_bytes(books, device)));
         return -1;
     }
     if (ledger - overhead == allocated)
