@@ -1,4 +1,4 @@
-"""Checks what must never be in a commit: machine paths, registry hosts, credentials, built binaries, large files.
+"""Checks what must never be in a commit: machine paths, registry hosts, credentials, built binaries, large files, C lines too wide to read.
 
 Looks at tracked and untracked files that git does not ignore. The names of this machine's registries are asked of its own clients,
 so that none stands here.
@@ -13,6 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT_BYTES = 1 << 20
+C_COLUMNS = 160  # Python's width is ruff's to check
 SECRET = re.compile(rb"-----BEGIN (?:[A-Z]+ )?PRIVATE KEY-----|\bAKIA[0-9A-Z]{16}\b|\bghp_[A-Za-z0-9]{36}\b")
 HOST = re.compile(r"https?://(?:[^@/\s]*@)?([A-Za-z0-9.-]+\.[a-z]{2,})")
 
@@ -58,6 +59,12 @@ def problems_of(path: Path, machine_paths: list[str], hosts: set[str]) -> list[s
         found.append(f"{name}: looks like a private key or token")
     if b"\0" not in data:
         text = data.decode("utf-8", "replace")
+        if path.suffix in (".c", ".h"):
+            found += [
+                f"{name}:{number}: {len(line)} columns, {C_COLUMNS} at most"
+                for number, line in enumerate(text.splitlines(), 1)
+                if len(line) > C_COLUMNS
+            ]
         found += [f"{name}: names the machine path '{path_}'" for path_ in machine_paths if path_ in text]
         found += [f"{name}: names the registry host '{host}'; use the machine's own client settings" for host in hosts if host in text]
     return found

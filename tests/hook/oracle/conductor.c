@@ -111,7 +111,8 @@ void conductor_leave(int status, const char *problem)
             kill(pids[seat], SIGKILL);
             waitpid(pids[seat], NULL, 0);
         }
-    printf("{\"ok\": %s, \"seed\": %llu, \"operations\": %llu, \"refusals\": %llu, \"injected\": %llu, \"kills\": %llu, \"looks\": %llu, \"rounds\": %u, \"seconds\": %.2f",
+    printf("{\"ok\": %s, \"seed\": %llu, \"operations\": %llu, \"refusals\": %llu, \"injected\": %llu, \"kills\": %llu, \"looks\": %llu, "
+           "\"rounds\": %u, \"seconds\": %.2f",
            status ? "false" : "true", (unsigned long long)conductor.seed, (unsigned long long)sum(offsetof(struct seat, operations)),
            (unsigned long long)sum(offsetof(struct seat, refusals)), (unsigned long long)sum(offsetof(struct seat, injected)),
            (unsigned long long)conductor.killed, (unsigned long long)atomic_load(&watched), conductor.board ? atomic_load(&conductor.board->round) : 0,
@@ -120,7 +121,8 @@ void conductor_leave(int status, const char *problem)
         printf(", \"made\": {");
         for (int kind = 0, any = 0; kind < KINDS; kind++)
             if (conductor.kinds >> kind & 1)
-                printf("%s\"%s\": %llu", any++ ? ", " : "", kind_names[kind], (unsigned long long)sum(offsetof(struct seat, made) + sizeof(uint64_t) * (size_t)kind));
+                printf("%s\"%s\": %llu", any++ ? ", " : "", kind_names[kind],
+                       (unsigned long long)sum(offsetof(struct seat, made) + sizeof(uint64_t) * (size_t)kind));
         printf("}");
     }
     if (status) {
@@ -379,7 +381,9 @@ static int read_options(int argc, char **argv)
         {"--driver", .text = &conductor.crew.driver}, {"--worker", .text = &conductor.crew.worker}, {"--symbol", .text = &conductor.symbol},
         {"--operation", .text = &conductor.operation}, {"--devices", .number = &conductor.devices}, {"--processes", .number = &conductor.processes},
         {"--threads", .number = &conductor.threads}, {"--rounds", .number = &conductor.rounds}, {"--kinds", .number = &conductor.kinds},
-        {"--measured", .number = &conductor.measured}, {"--stride", .number = &conductor.stride}, {"--flap", .number = &conductor.flap}, {"--reserve", .number = &conductor.reserve}, {"--resume", .number = &conductor.resume}, {"--seed", .wide = &conductor.seed}, {"--operations", .wide = &conductor.operations},
+        {"--measured", .number = &conductor.measured}, {"--stride", .number = &conductor.stride}, {"--flap", .number = &conductor.flap},
+        {"--reserve", .number = &conductor.reserve}, {"--resume", .number = &conductor.resume}, {"--seed", .wide = &conductor.seed},
+        {"--operations", .wide = &conductor.operations},
         {"--kills", .wide = &conductor.kills}, {"--first", .wide = &conductor.first},
     };
     for (int index = 2; index + 1 < argc; index += 2) {
@@ -409,7 +413,8 @@ int main(int argc, char **argv)
         if (strcmp(scenarios[index].name, argv[1]) == 0)
             play = scenarios[index].play;
     if (!play || read_options(argc, argv) < 0) {
-        fprintf(stderr, "usage: conductor rounds|inject|storm|step --machine FILE --slot DIR --preload LIB --driver DIR --worker PROGRAM [--option value ...]\n");
+        fprintf(stderr, "usage: conductor rounds|inject|storm|step --machine FILE --slot DIR --preload LIB --driver DIR --worker PROGRAM "
+                        "[--option value ...]\n");
         return 2;
     }
     signal(SIGPIPE, SIG_IGN);

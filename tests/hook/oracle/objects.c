@@ -155,7 +155,8 @@ enum { VMM_BARE, VMM_MAPPED, VMM_RELEASED_FIRST, VMM_RETAINED, VMM_IMPORTED, VMM
 static int map_physical(struct hand *hand, struct object *object, int part)
 {
     const CUmemAccessDesc access = {.location = {CU_MEM_LOCATION_TYPE_DEVICE, object->device}, .flags = 3};
-    int result = OUTCOME("cuMemAddressReserve", object->bytes, object->pointers[part], CUDA->cuMemAddressReserve(&object->pointers[part], object->bytes, 0, 0, 0));
+    int result = OUTCOME("cuMemAddressReserve", object->bytes, object->pointers[part],
+                         CUDA->cuMemAddressReserve(&object->pointers[part], object->bytes, 0, 0, 0));
     if (result == 0 && (result = outcome(hand, "cuMemMap", object->bytes, CUDA->cuMemMap(object->pointers[part], object->bytes, 0, object->physical[0], 0)))) {
         UNTIL_DONE("cuMemAddressFree", CUDA->cuMemAddressFree(object->pointers[part], object->bytes));
         object->pointers[part] = 0;
@@ -183,9 +184,11 @@ static int make_vmm(struct hand *hand, struct object *object)
         object->physical[0] = 0;
     }
     if (result == 0 && object->variant == VMM_RETAINED)
-        result = OUTCOME("cuMemRetainAllocationHandle", 0, object->physical[1], CUDA->cuMemRetainAllocationHandle(&object->physical[1], (void *)(uintptr_t)object->pointers[0]));
+        result = OUTCOME("cuMemRetainAllocationHandle", 0, object->physical[1],
+                         CUDA->cuMemRetainAllocationHandle(&object->physical[1], (void *)(uintptr_t)object->pointers[0]));
     if (result == 0 && object->variant == VMM_IMPORTED)
-        result = OUTCOME("cuMemExportToShareableHandle", 0, fd, CUDA->cuMemExportToShareableHandle(&fd, object->physical[0], CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+        result = OUTCOME("cuMemExportToShareableHandle", 0, fd,
+                         CUDA->cuMemExportToShareableHandle(&fd, object->physical[0], CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
     if (result == 0 && object->variant == VMM_IMPORTED)
         result = OUTCOME("cuMemImportFromShareableHandle", 0, object->physical[1],
                          CUDA->cuMemImportFromShareableHandle(&object->physical[1], (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
@@ -381,7 +384,8 @@ static int make_external(struct hand *hand, struct object *object)
     memory.handle.fd = memfd_create("tenfold-external", MFD_CLOEXEC);
     if (memory.handle.fd < 0)
         return 1;
-    int result = OUTCOME("cuImportExternalMemory", object->bytes, object->handles[0], CUDA->cuImportExternalMemory((CUexternalMemory *)&object->handles[0], &memory));
+    int result = OUTCOME("cuImportExternalMemory", object->bytes, object->handles[0],
+                         CUDA->cuImportExternalMemory((CUexternalMemory *)&object->handles[0], &memory));
     close(memory.handle.fd);
     if (result == 0)
         result = OUTCOME("cuExternalMemoryGetMappedBuffer", object->bytes, object->pointers[0],

@@ -47,7 +47,7 @@ static int read_samples(const struct bench *bench, const struct tenant *tenant, 
 {
     uint64_t window_ns = bench->parameters.nvml_window_ns;
     uint64_t late_ns = window_ns - bench->parameters.nvml_phase_ns;
-    uint64_t last = bench->now_ns <= bench->parameters.nvml_lag_ns ? 0 : (bench->now_ns + late_ns - bench->parameters.nvml_lag_ns) / window_ns; /* first incomplete one */
+    uint64_t lag_ns = bench->parameters.nvml_lag_ns, last = bench->now_ns <= lag_ns ? 0 : (bench->now_ns + late_ns - lag_ns) / window_ns; /* incomplete */
     if (*seen == 0 && last > 0)
         *seen = 1; /* window 0 began before time did */
     if (last <= *seen)
@@ -216,7 +216,8 @@ static int run_case(struct bench *bench)
 
 static void print_case(const struct bench *bench, const char *name)
 {
-    printf("{\"case\": \"%s\", \"length_ms\": %" PRIu64 ", \"wasted_ms\": %.3f, \"tenants\": [", name, bench->length_ns / MS, (double)bench->gpu.wasted_ns / 1e6);
+    printf("{\"case\": \"%s\", \"length_ms\": %" PRIu64 ", \"wasted_ms\": %.3f, \"tenants\": [", name, bench->length_ns / MS,
+        (double)bench->gpu.wasted_ns / 1e6);
     for (uint32_t t = 0; t < bench->tenant_count; t++) {
         const struct tenant *tenant = &bench->tenants[t];
         double length_ns = (double)bench->length_ns;
@@ -327,7 +328,9 @@ static int finish_tenants(struct bench *bench)
             bench->host_ns = bench->parameters.host_period_ns;
     }
     const struct parameters *p = &bench->parameters;
-    return bench->tenant_count > 0 && p->slice_ns > 0 && p->nvml_window_ns > p->nvml_phase_ns && p->host_period_ns > 0 && p->poll_ns > 0 && p->launch_ns > 0 && bench->window_ns > 0 ? 0 : -1;
+    int is_usable = bench->tenant_count > 0 && p->slice_ns > 0 && p->nvml_window_ns > p->nvml_phase_ns && p->host_period_ns > 0 && p->poll_ns > 0
+        && p->launch_ns > 0 && bench->window_ns > 0;
+    return is_usable ? 0 : -1;
 }
 
 int main(void)

@@ -170,7 +170,9 @@ static void garbage_in_the_shared_state_neither_hangs_nor_crashes(void)
     struct vt_random random;
     random_seed(&random, 1);
     for (int round = 0; round < 20000; round++) {
-        struct world world = fresh((struct tf_limit_policy){.limit_percent = (uint32_t)(random_u64(&random) % 102), .mode = (uint32_t)(random_u64(&random) % 5)});
+        struct tf_limit_policy policy = {.limit_percent = (uint32_t)(random_u64(&random) % 102)};
+        policy.mode = (uint32_t)(random_u64(&random) % 5);
+        struct world world = fresh(policy);
         uint64_t words[sizeof world.state / 8];
         for (unsigned i = 0; i < sizeof words / sizeof *words; i++)
             words[i] = random_u64(&random) % 3 == 0 ? 0 : random_u64(&random) >> (random_u64(&random) % 64);
@@ -186,7 +188,8 @@ static void garbage_in_the_shared_state_neither_hangs_nor_crashes(void)
             else if (ticket.flags & TF_LIMIT_END)
                 tf_limit_settle(&world.state, world.process, &world.policy, &ticket.segment, random_u64(&random), random_u64(&random), world.now_ns);
             uint64_t to_ns = world.now_ns - random_u64(&random) % SECOND;
-            tf_limit_observe_busy(&world.state, world.process, to_ns - random_u64(&random) % (2 * SECOND), to_ns, random_u64(&random), (int)(to_ns & 1), world.now_ns);
+            tf_limit_observe_busy(&world.state, world.process, to_ns - random_u64(&random) % (2 * SECOND), to_ns, random_u64(&random), (int)(to_ns & 1),
+                                  world.now_ns);
             tf_limit_observe_told(&world.state, world.process, random_u64(&random), to_ns + random_u64(&random) % 2, random_u64(&random), world.now_ns);
             tf_limit_observe_told(&world.state, world.process, to_ns - random_u64(&random) % (2 * SECOND), to_ns, random_u64(&random), world.now_ns);
             world.now_ns += random_u64(&random) % SECOND;

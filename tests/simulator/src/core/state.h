@@ -47,7 +47,7 @@ struct sim_slot {
     uint32_t live; /* 1 from attach until detach or reap */
     uint32_t generation;
     int32_t pid;         /* in the process's own pid namespace */
-    uint32_t host_pid;   /* pid when the process shares the machine's pid namespace, else made up and unique; what NVML reports where it knows no better (nvml_pid.c) */
+    uint32_t host_pid;   /* what NVML reports where it knows no better (nvml_pid.c): the pid in the machine's pid namespace, else made up and unique */
     uint64_t pid_namespace;
     int64_t attached_ns;
     char name[SIM_NAME_BYTES]; /* path of the executable, cut from the left */
