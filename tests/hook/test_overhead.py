@@ -412,6 +412,52 @@ say(codes=[os.waitpid(child, 0)[1] >> 8 for child in codes])
         assert used_bytes == (CONTEXT + MODULE + 2) * MIB
 
 
+class TestFindingOurselves:
+    """NVML's list has more than one process: which is the one in the slot?"""
+
+    @pytest.fixture(autouse=True)
+    def neighbour(self, make_slot: Callable[..., Slot], tell: Callable[..., Told]) -> Told:
+        neighbour = tell(make_slot(memory_mib=4096))
+        neighbour("cuda.start(); take(3000 * MIB)")
+        return neighbour
+
+    def test_a_program_that_gave_up_its_context_takes_nobody_else_for_itself(self, slot: Slot, tell: Callable[..., Told]) -> None:
+        told = tell()
+        told("cuda.start(); cuda.info(); assert cuda.cuDevicePrimaryCtxRelease_v2(0) == 0; time.sleep(0.4)")
+        assert slot.used_bytes == 0
+        assert told("cuda.start(); answer = take(100 * MIB)") == 0
+        assert_books_equal(slot, told)
+
+    def test_a_program_that_holds_memory_without_a_context_takes_nobody_else_for_itself(
+        self, slot: Slot, tell: Callable[..., Told]
+    ) -> None:
+        told = tell()
+        told("handle, kind = c.c_ulonglong(), AllocationProp(1, 0, Location(1, 0)); cuda.start()")
+        told("assert cuda.cuDevicePrimaryCtxRelease_v2(0) == 0")
+        told("assert cuda.cuMemCreate(c.byref(handle), 4 * MIB, c.byref(kind), 0) == 0; time.sleep(0.4)")
+        assert slot.used_bytes == 4 * MIB
+        assert told("cuda.start(); answer = take(100 * MIB)") == 0
+        assert_books_equal(slot, told)
+
+    def test_room_for_one_block_is_enough(self, slot: Slot, tell: Callable[..., Told]) -> None:
+        assert tell()("cuda.start(); answer = take(2045 * MIB)") == 0
+        assert comes_true(lambda: slot.used_bytes == 2048 * MIB), slot.used_bytes
+
+    def test_a_program_that_cannot_find_itself_for_long_does_so_in_the_end(self, slot: Slot, tell: Callable[..., Told]) -> None:
+        told = tell()
+        told("cuda.start()")
+        slot.machine.tool(
+            "inject", "call", "--symbol", "cuMemCreate", "--error", "999", "--times", "forever", "--pid", str(told.process.pid)
+        )
+        for turn in range(60):  # a page that changes is a reason to look again
+            slot.change(memory_limit_bytes=(2048 + turn % 2) * MIB)
+            told("take(512); time.sleep(0.03)")
+        assert slot.machine.truth()["injections"][0]["fired"] >= 40
+        assert slot.state().overhead_bytes == 0
+        slot.machine.tool("inject", "clear")
+        assert_books_equal(slot, told)
+
+
 class TestProbes:
     """A process that looks for itself takes memory for a moment: nobody is refused because of it."""
 

@@ -16,14 +16,16 @@
 
 #include <string.h>
 
-enum { PROBES_MAX = 40, PASSIVE_LOOKS = 3, MATCHES = 3, BLOCKS_MOST = 16, BLOCKS_LEAST = 2, PROOF_BITS = 12 };
-#define ROOM_FACTOR 2            /* of a probe's size must be left below the limit */
+enum { PROBES_QUICK = 40, PASSIVE_LOOKS = 3, MATCHES = 3, BLOCKS_MOST = 16, PROOF_BITS = 12 };
+#define PROBE_PAUSE_NS 2000000000ull /* between probes, once so many have failed: the program allocates all the time, and may stop doing so */
+#define ROOM_FACTOR 2            /* of a probe's size should be left below the limit; where a block is left, it may be that block */
 #define CARD_FREE_BYTES (256ull << 20) /* and so much of the card besides: other containers have their quotas, too */
 
 static _Atomic uint32_t own_pid;
 static _Atomic bool is_proven;
 static _Atomic bool has_misled; /* looking has found the wrong one: only a probe will do */
 static uint32_t looks, probes;
+static uint64_t probe_due_ns;
 static uint64_t random_state;
 
 /* What was seen last, and who has followed us since. */
@@ -45,6 +47,7 @@ void tf_driver_pid_reset(void)
     atomic_store(&has_misled, false);
     atomic_store(&is_proven, false);
     looks = probes = 0;
+    probe_due_ns = 0;
     passive.gpu = 0;
 }
 
@@ -125,17 +128,18 @@ static bool look(struct tf_container *container, int gpu, uint64_t own_bytes, co
 
 /* --- by a probe ------------------------------------------------------------------------------------------------------------------- */
 
-/* Physical memory by handle: unlike cuMemFree, giving it back does not make the driver wait for the card. */
+/* Physical memory by handle: unlike cuMemFree, giving it back does not make the driver wait for the card. Nothing is a size, too. */
 static bool take_and_look(struct tf_container *container, const struct tf_cuda *cuda, const struct tf_nvml *nvml, int gpu, int ordinal, uint64_t bytes,
     struct tf_nvml_list *candidates)
 {
     struct tf_nvml_list before, after;
     CUmemGenericAllocationHandle handle;
     CUmemAllocationProp properties = {.type = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, ordinal}};
-    if (!tf_nvml_list(container, nvml, gpu, &before) || cuda->cuMemCreate(&handle, bytes, &properties, 0) != CUDA_SUCCESS)
+    if (!tf_nvml_list(container, nvml, gpu, &before) || (bytes && cuda->cuMemCreate(&handle, bytes, &properties, 0) != CUDA_SUCCESS))
         return false;
     bool is_listed = tf_nvml_list(container, nvml, gpu, &after);
-    cuda->cuMemRelease(handle);
+    if (bytes)
+        cuda->cuMemRelease(handle);
     if (is_listed)
         keep_followers(candidates, &before, &after, (int64_t)bytes);
     return is_listed;
@@ -178,17 +182,19 @@ static uint32_t most_blocks(struct tf_container *container, const struct tf_nvml
     uint64_t used_bytes = tf_account_used(container->state, (uint32_t)gpu);
     uint64_t room_bytes = !limit_bytes ? UINT64_MAX : used_bytes < limit_bytes ? limit_bytes - used_bytes : 0;
     uint64_t blocks = room_bytes / (ROOM_FACTOR * TF_BLOCK_BYTES);
-    if (blocks < BLOCKS_LEAST || !has_card_room(container, nvml, gpu))
+    if (room_bytes < TF_BLOCK_BYTES || !has_card_room(container, nvml, gpu))
         return 0;
-    return blocks < BLOCKS_MOST ? (uint32_t)blocks : BLOCKS_MOST;
+    return blocks < 1 ? 1 : blocks < BLOCKS_MOST ? (uint32_t)blocks : BLOCKS_MOST;
 }
 
 /* So many that nobody follows them all by chance. */
-static int rounds_of(uint32_t blocks)
+static int rounds_of(uint32_t sizes)
 {
-    int bits = 31 - __builtin_clz(blocks);
+    int bits = 31 - __builtin_clz(sizes);
     return (PROOF_BITS + bits - 1) / bits;
 }
+
+static bool may_begin(uint64_t now) { return probes < PROBES_QUICK || now >= probe_due_ns; }
 
 /* CUDA's number of the card, which is what cuMemCreate wants. */
 static int ordinal_of(struct tf_container *container, const struct tf_cuda *cuda, int gpu)
@@ -203,17 +209,19 @@ static bool probe(struct tf_container *container, const struct tf_cuda *cuda, co
 {
     uint64_t word, began = tf_now_ns();
     int ordinal = ordinal_of(container, cuda, gpu);
-    if (ordinal < 0 || !cuda->cuMemCreate || !cuda->cuMemRelease || probes >= PROBES_MAX)
+    if (ordinal < 0 || !cuda->cuMemCreate || !cuda->cuMemRelease || !may_begin(began))
         return false;
     uint32_t most = most_blocks(container, nvml, gpu);
     if (!most || !tf_probe_begin(container->state, (uint32_t)gpu, &word))
         return false;
+    uint32_t least = most > 1, sizes = most - least + 1; /* with room for a single block: it or nothing */
     bool is_done = true;
     probes++;
+    probe_due_ns = began + PROBE_PAUSE_NS;
     random_state ^= began ^ (uint64_t)container->self.pid << 20;
-    for (int round = 0; round < rounds_of(most) && is_done && candidates->count; round++)
+    for (int round = 0; round < rounds_of(sizes) && is_done && candidates->count; round++)
         is_done = tf_now_ns() - began < TF_PROBE_BUDGET_NS
-            && look_charged(container, cuda, nvml, gpu, ordinal, (1 + random_below(most)) * TF_BLOCK_BYTES, candidates);
+            && look_charged(container, cuda, nvml, gpu, ordinal, (least + random_below(sizes)) * TF_BLOCK_BYTES, candidates);
     tf_probe_end(container->state, (uint32_t)gpu, word);
     /* not exactly one: the program allocates at the same time, or another tenant plays the same game: next time */
     if (!is_done || candidates->count != 1)
@@ -235,7 +243,8 @@ bool tf_driver_pid_find(struct tf_container *container, const struct tf_cuda *cu
     if (!tf_nvml_list(container, nvml, gpu, &list))
         return false;
     looks++;
-    if (list.count == 1 && list.processes[0].used_bytes >= own_bytes)
+    /* who is alone is us if we hold anything, most likely; a process that has given up its context is in no list */
+    if (list.count == 1 && own_bytes && !atomic_load(&has_misled) && list.processes[0].used_bytes >= own_bytes)
         return found(container, list.processes[0].pid);
     unclaimed = list;
     drop_claimed(container, &unclaimed);

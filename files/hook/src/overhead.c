@@ -201,6 +201,13 @@ static bool is_somebody_else(struct card *card, const struct reading *reading)
     return card->standstills >= STANDSTILLS_MAX;
 }
 
+/* To charge more than half of the slice as overhead wants a proof of who we are, for contexts are smaller as a rule: what belongs to somebody else
+ * must never fill our slice, where nothing of ours could change any more and show the error. */
+static bool is_doubtful(struct tf_container *container, int gpu, uint64_t overhead_bytes)
+{
+    return !tf_driver_pid_is_proven() && overhead_bytes > tf_overhead_charged(gpu) && overhead_bytes > limit_of(container, gpu) / 2;
+}
+
 /* What the overhead should be charged with, and the word for bring_to_if_still(). false: nothing can be told. */
 static bool measure(struct tf_container *container, const struct tf_nvml *nvml, int gpu, long pause_ns, uint64_t *ret_wanted_bytes, uint64_t *ret_word)
 {
@@ -219,6 +226,10 @@ static bool measure(struct tf_container *container, const struct tf_nvml *nvml, 
         overhead_bytes = reading.bytes - reading.own_bytes;
         if (overhead_bytes < tf_overhead_charged(gpu) && atomic_load(&has_managed))
             return false;
+        if (is_doubtful(container, gpu, overhead_bytes)) {
+            tf_driver_pid_forget(container);
+            return false;
+        }
     }
     *ret_wanted_bytes = overhead_bytes > reserve_bytes ? overhead_bytes : reserve_bytes;
     return true;

@@ -11,6 +11,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#define LEAST_PROBE_BYTES (UINT64_C(2) << 20) /* with less room a process cannot look for itself, and may owe no more than that */
+
 static const void *map_file(const char *folder, const char *name, size_t bytes)
 {
     char path[4096];
@@ -168,7 +170,8 @@ int books_check_reserve(struct books *books)
         uint64_t reserved = books->machine.state->cards[device].used_bytes;
         if (reserved <= books->limit_bytes[device])
             continue;
-        snprintf(books->problem, sizeof books->problem, "while running, card %u: %llu bytes are gone from the card, the limit is %llu, the ledger says %llu", device,
+        snprintf(books->problem, sizeof books->problem,
+                 "while running, card %u: %llu bytes are gone from the card, the limit is %llu, the ledger says %llu", device,
                  (unsigned long long)reserved, (unsigned long long)books->limit_bytes[device], (unsigned long long)books_ledger_bytes(books, device));
         result = -1;
     }
@@ -204,9 +207,9 @@ static int check_seat(struct books *books, const struct board *board, uint32_t s
     if (truth == ledger)
         return 0;
     snprintf(books->problem, sizeof books->problem,
-             "at rest, process %u, card %u: truth %llu, ledger %llu (off by %lld; %llu of the truth are pools' reserves of which %llu are in use)", seat, device,
-             (unsigned long long)truth, (unsigned long long)ledger, (long long)(ledger - truth), (unsigned long long)own->pool_reserved_bytes[device],
-             (unsigned long long)own->pool_used_bytes[device]);
+             "at rest, process %u, card %u: truth %llu, ledger %llu (off by %lld; %llu of the truth are pools' reserves of which %llu are in use)",
+             seat, device, (unsigned long long)truth, (unsigned long long)ledger, (long long)(ledger - truth),
+             (unsigned long long)own->pool_reserved_bytes[device], (unsigned long long)own->pool_used_bytes[device]);
     return -1;
 }
 
@@ -272,17 +275,18 @@ static int check_measured_seat(struct books *books, const struct board *board, u
     uint64_t overhead = overhead_of_pid(books, pid), allocated = 0, ledger = 0;
     for (uint32_t device = 0; device < books->devices; device++) {
         uint64_t gone = gone_of_pid(books, pid, device), own = ledger_of_pid(books, pid, device);
-        bool is_full = books_ledger_bytes(books, device) == books->limit_bytes[device];
+        uint64_t room = books->limit_bytes[device] - books_ledger_bytes(books, device);
+        bool is_full = room == 0 || (room < LEAST_PROBE_BYTES && !knows_itself(books, pid));
         allocated += truth_of_pid(books, pid, device) - board->seats[seat].pool_used_bytes[device] + board->seats[seat].pool_reserved_bytes[device];
         ledger += own;
         sums[device] += own;
         if (own == gone || (own < gone && is_full))
             continue;
         snprintf(books->problem, sizeof books->problem,
-                 "at rest, process %u, card %u: %llu bytes are gone from the card, ledger %llu (off by %lld; it %s itself in NVML's list; %llu bytes of overhead "
-                 "on all its cards; of the card %llu bytes are left below the limit)",
+                 "at rest, process %u, card %u: %llu bytes are gone from the card, ledger %llu (off by %lld; it %s itself in NVML's list; "
+                 "%llu bytes of overhead on all its cards; of the card %llu bytes are left below the limit)",
                  seat, device, (unsigned long long)gone, (unsigned long long)own, (long long)(own - gone), knows_itself(books, pid) ? "knows" : "does not know",
-                 (unsigned long long)overhead, (unsigned long long)(books->limit_bytes[device] - books_ledger_bytes(books, device)));
+                 (unsigned long long)overhead, (unsigned long long)room);
         return -1;
     }
     if (ledger - overhead == allocated)
@@ -325,8 +329,8 @@ int books_check_total(struct books *books, uint32_t device, uint64_t bytes, uint
     uint64_t truth = calm_truth_bytes(books, device, bytes), ledger = books_ledger_bytes(books, device);
     if (truth == bytes && ledger == bytes + overhead_bytes)
         return 0;
-    snprintf(books->problem, sizeof books->problem, "card %u: expected %llu bytes and %llu of overhead, truth %llu, ledger %llu", device, (unsigned long long)bytes,
-             (unsigned long long)overhead_bytes, (unsigned long long)truth, (unsigned long long)ledger);
+    snprintf(books->problem, sizeof books->problem, "card %u: expected %llu bytes and %llu of overhead, truth %llu, ledger %llu", device,
+             (unsigned long long)bytes, (unsigned long long)overhead_bytes, (unsigned long long)truth, (unsigned long long)ledger);
     return -1;
 }
 
