@@ -43,7 +43,7 @@ def test_costs_of_native_tenfold_and_a_peer_come_as_table_and_json(tmp_path: Pat
     )
     assert done.returncode == 0, done.stderr
     result = json.loads(report.read_text())
-    assert list(result["costs"]) == ["native", "tenfold", "peer"]
+    assert list(result["costs"]) == ["native", "empty", "tenfold", "peer"]
     for costs in result["costs"].values():
         assert set(costs) >= {"launch", "launch_limited", "alloc_free_10", "alloc_free_8000", "alloc_free_threads", "init_us", "rss_kib"}
         assert all(value > 0 for value in costs.values())
