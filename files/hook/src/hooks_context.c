@@ -34,7 +34,7 @@ static CUresult destroy(const struct tf_cuda *cuda, CUresult (*real)(CUcontext),
 {
     if (!context || tf_is_nested())
         return real(context);
-    tf_measure_forget(context);
+    tf_measure_end(context);
     CUresult result = TF_NESTED(real(context));
     if (result == CUDA_SUCCESS)
         context_is_gone(cuda, context);
@@ -73,7 +73,7 @@ CUresult cuCtxDetach(CUcontext context)
         return CUDA_ERROR_NOT_INITIALIZED;
     if (!context || tf_is_nested() || !atomic_load(&has_attached))
         return destroy(cuda, cuda->cuCtxDetach, context);
-    tf_measure_forget(context);
+    tf_measure_end(context); /* maybe */
     return TF_NESTED(cuda->cuCtxDetach(context));
 }
 
@@ -105,10 +105,17 @@ static CUresult end_primary(const struct tf_cuda *cuda, CUresult (*real)(CUdevic
     if (tf_is_nested())
         return real(device);
     CUcontext context = primary_of(cuda, release_of(cuda), device);
-    if (context)
-        tf_measure_forget(context);
+    if (!context)
+        return TF_NESTED(real(device));
+    if (is_reset)
+        tf_measure_end(context);
+    else
+        tf_measure_hold(context); /* others may hold it, too: their work, and ours, goes on */
     CUresult result = TF_NESTED(real(device));
-    if (result == CUDA_SUCCESS && context && (is_reset || !is_primary_active(cuda, device)))
+    bool has_ended = result == CUDA_SUCCESS && (is_reset || !is_primary_active(cuda, device));
+    if (!is_reset)
+        tf_measure_resume(context, has_ended);
+    if (has_ended)
         context_is_gone(cuda, context);
     return result;
 }
@@ -157,14 +164,16 @@ CUresult cuGreenCtxDestroy(void *green)
         return cuda->cuGreenCtxDestroy(green);
     bool is_known = device_of(cuda, context, &device);
     CUcontext primary = is_known ? primary_of(cuda, release_of(cuda), device) : NULL;
-    tf_measure_forget(context);
+    tf_measure_end(context);
+    if (primary)
+        tf_measure_hold(primary);
     CUresult result = TF_NESTED(cuda->cuGreenCtxDestroy(green));
-    if (result != CUDA_SUCCESS || !primary)
-        return result;
-    tf_ledger_visit(hand_over, &(struct heirs){context, primary});
-    if (is_primary_active(cuda, device))
-        return result;
-    tf_measure_forget(primary);
-    context_is_gone(cuda, primary);
+    bool has_ended = result == CUDA_SUCCESS && primary && !is_primary_active(cuda, device);
+    if (primary)
+        tf_measure_resume(primary, has_ended);
+    if (result == CUDA_SUCCESS && primary)
+        tf_ledger_visit(hand_over, &(struct heirs){context, primary});
+    if (has_ended)
+        context_is_gone(cuda, primary);
     return result;
 }

@@ -25,6 +25,7 @@ enum { QUEUE_MAX = 64, SPARE_EVENTS = 32, CALIBRATIONS = 4, LOSE_TRIES = 16, LOS
 #define NAP_MIN_NS 50000ull
 #define NAP_MAX_NS 2000000ull
 #define LINGER_NS 4000000000ull /* after its last work a card is still watched: the word on that comes a second later and is weighed when it is settled */
+#define END_PATIENCE_NS 2000000000ull /* how long the end of a context waits for its work to be measured: the driver itself waits for it, as a rule */
 #define CLOCK_GAP_NS 5000000000ull /* beyond this an event of the past is no good reference any more */
 
 struct stretch {
@@ -163,6 +164,19 @@ static bool lose_within(struct tf_container *container, int gpu, const struct tf
     return false;
 }
 
+/* --- contexts that may be ending ------------------------------------------------------------------------------------------------- */
+
+enum { HELD_MAX = 8 };
+static _Atomic(CUcontext) held[HELD_MAX]; /* a context whose end another thread is in: its events may go at any moment */
+
+static bool is_held(CUcontext context)
+{
+    for (int index = 0; index < HELD_MAX; index++)
+        if (context && atomic_load(&held[index]) == context)
+            return true;
+    return false;
+}
+
 /* --- the launch's side --------------------------------------------------------------------------------------------------------- */
 
 static bool is_capturing(const struct tf_cuda *cuda, struct tf_stream stream)
@@ -216,17 +230,20 @@ static void enqueue(struct tf_container *container, const struct tf_cuda *cuda, 
     tf_helper_wake();
 }
 
-void tf_measure_close(struct tf_container *container, const struct tf_cuda *cuda)
+/* NULL: of any context. */
+static void close_open(struct tf_container *container, const struct tf_cuda *cuda, CUcontext context)
 {
     for (uint32_t gpu = 0; gpu < container->gpu_count; gpu++) {
         struct tf_limit_segment segment;
-        if (!cards[gpu].open_begin || !tf_limit_close(&tf_limit_processes[gpu], tf_now_ns(), &segment))
+        if (!cards[gpu].open_begin || (context && cards[gpu].open_context != context) || !tf_limit_close(&tf_limit_processes[gpu], tf_now_ns(), &segment))
             continue;
         tf_lock_acquire(&cards[gpu].lock);
         enqueue(container, cuda, (int)gpu, &segment, cards[gpu].open_batch, false);
         tf_lock_release(&cards[gpu].lock);
     }
 }
+
+void tf_measure_close(struct tf_container *container, const struct tf_cuda *cuda) { close_open(container, cuda, NULL); }
 
 static void wait_for_credit(struct tf_container *container, int gpu, const struct tf_limit_ticket *ticket)
 {
@@ -360,7 +377,8 @@ static bool settle(struct tf_container *container, const struct tf_cuda *cuda, i
     if (what == TF_LIMIT_RETRY)
         return false;
     wake_waiters(container, gpu, what);
-    give_event(card, cuda, card->reference, card->reference_context);
+    if (!is_held(card->reference_context)) /* else it is left to the end of its context */
+        give_event(card, cuda, card->reference, card->reference_context);
     card->reference = stretch->end;
     card->reference_context = stretch->context;
     card->reference_ns = began_ns + duration_ns;
@@ -406,7 +424,7 @@ static uint64_t poll_card(struct tf_container *container, const struct tf_cuda *
     tf_lock_acquire(&card->lock);
     for (uint32_t index = 0, count = card->count, first = card->first; index < count; index++) {
         struct stretch *stretch = &card->queue[(first + index) % QUEUE_MAX];
-        if (!stretch->is_used)
+        if (!stretch->is_used || is_held(stretch->context))
             continue;
         if (poll_stretch(container, cuda, gpu, stretch)) {
             retire(card, cuda, stretch);
@@ -471,11 +489,9 @@ static void forget_on(struct tf_container *container, int gpu, CUcontext context
     }
 }
 
-void tf_measure_forget(CUcontext context)
+/* No event of it is used again; what is under way is lost, and its estimate stands. */
+static void forget(struct tf_container *container, CUcontext context)
 {
-    struct tf_container *container = tf_container();
-    if (atomic_load(&container->stance) != TF_ENFORCED)
-        return;
     for (uint32_t gpu = 0; gpu < container->gpu_count; gpu++) {
         tf_lock_acquire(&cards[gpu].lock);
         forget_on(container, (int)gpu, context);
@@ -483,9 +499,103 @@ void tf_measure_forget(CUcontext context)
     }
 }
 
+static bool has_work_of(const struct tf_container *container, CUcontext context)
+{
+    bool is_any = false;
+    for (uint32_t gpu = 0; gpu < container->gpu_count; gpu++) {
+        struct card *card = &cards[gpu];
+        tf_lock_acquire(&card->lock);
+        is_any = is_any || (card->open_begin && card->open_context == context);
+        for (uint32_t index = 0; index < card->count; index++) {
+            const struct stretch *stretch = &card->queue[(card->first + index) % QUEUE_MAX];
+            is_any = is_any || (stretch->is_used && stretch->end && stretch->context == context);
+        }
+        tf_lock_release(&card->lock);
+    }
+    return is_any;
+}
+
+/* What the helper does, by the thread that needs it now, with the helper's right to ask for events while the program captures. */
+static void settle_what_is_done(struct tf_container *container, const struct tf_cuda *cuda)
+{
+    int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    bool is_relaxed = cuda->cuThreadExchangeStreamCaptureMode && cuda->cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS;
+    for (uint32_t gpu = 0; gpu < container->gpu_count; gpu++)
+        if (cards[gpu].count)
+            poll_card(container, cuda, (int)gpu);
+    if (is_relaxed)
+        cuda->cuThreadExchangeStreamCaptureMode(&mode);
+}
+
+/* Measures the work of a context as far as it is done, or comes to its end within `patience_ns`. */
+static void settle_work_of(struct tf_container *container, const struct tf_cuda *cuda, CUcontext context, uint64_t patience_ns)
+{
+    CUcontext popped;
+    if (!has_work_of(container, context) || tf_helper_has_ended() || cuda->cuCtxPushCurrent_v2(context) != CUDA_SUCCESS)
+        return;
+    close_open(container, cuda, context);
+    cuda->cuCtxPopCurrent_v2(&popped);
+    uint64_t began = tf_now_ns(), nap_ns = NAP_MIN_NS;
+    for (;;) {
+        settle_what_is_done(container, cuda);
+        if (tf_now_ns() - began >= patience_ns || !has_work_of(container, context))
+            return;
+        const struct timespec nap = {.tv_nsec = (long)nap_ns};
+        nanosleep(&nap, NULL);
+        nap_ns = 2 * nap_ns < NAP_MAX_NS ? 2 * nap_ns : NAP_MAX_NS;
+    }
+}
+
+void tf_measure_end(CUcontext context)
+{
+    struct tf_container *container = tf_container();
+    const struct tf_cuda *cuda = tf_cuda();
+    if (!cuda || atomic_load(&container->stance) != TF_ENFORCED)
+        return;
+    settle_work_of(container, cuda, context, END_PATIENCE_NS);
+    forget(container, context);
+}
+
+void tf_measure_hold(CUcontext context)
+{
+    struct tf_container *container = tf_container();
+    const struct tf_cuda *cuda = tf_cuda();
+    if (!cuda || atomic_load(&container->stance) != TF_ENFORCED)
+        return;
+    settle_work_of(container, cuda, context, 0);
+    for (int index = 0; index < HELD_MAX; index++) {
+        CUcontext free = NULL;
+        if (!atomic_compare_exchange_strong(&held[index], &free, context))
+            continue;
+        for (uint32_t gpu = 0; gpu < container->gpu_count; gpu++) { /* who uses an event of it now is waited for */
+            tf_lock_acquire(&cards[gpu].lock);
+            tf_lock_release(&cards[gpu].lock);
+        }
+        return;
+    }
+    forget(container, context); /* so many ends at once: it may go on, but what is under way is not measured */
+}
+
+void tf_measure_resume(CUcontext context, bool has_ended)
+{
+    struct tf_container *container = tf_container();
+    if (atomic_load(&container->stance) != TF_ENFORCED)
+        return;
+    if (has_ended)
+        forget(container, context);
+    for (int index = 0; index < HELD_MAX; index++) {
+        CUcontext expected = context;
+        if (atomic_compare_exchange_strong(&held[index], &expected, NULL))
+            break;
+    }
+    if (has_work_of(container, context))
+        tf_helper_wake();
+}
+
 void tf_measure_reset(void)
 {
     memset((void *)cards, 0, sizeof cards);
+    memset((void *)held, 0, sizeof held);
     memset((void *)tf_limit_processes, 0, sizeof tf_limit_processes);
     tf_neighbours_reset();
     tf_helper_reset();

@@ -2,7 +2,7 @@
  *
  * Owns:     events, the queue of stretches that are being measured, the helper thread, this process's half of the limiter (per card).
  * Contract: nothing exists before the first limited launch; functions are called only for cards with a core limit. After fork the child starts
- *           empty. Context destruction goes through tf_measure_forget().
+ *           empty. The end of a context goes through tf_measure_end(), or tf_measure_hold() and tf_measure_resume().
  * Next:     limit.c decides, hooks_launch.c calls. */
 #ifndef TENFOLD_MEASURE_H
 #define TENFOLD_MEASURE_H
@@ -67,8 +67,12 @@ CUresult tf_launch_end(struct tf_launch *launch, CUresult result);
 /* The program is about to wait for the card: closes the stretch that is open, so that waiting time is not measured as work. */
 void tf_measure_close(struct tf_container *container, const struct tf_cuda *cuda);
 
-/* The program is about to destroy a context (0: of all contexts): nothing of it is touched afterwards. */
-void tf_measure_forget(CUcontext context);
+/* The program is about to destroy a context: waits, up to a bound, until its work is measured; nothing of it is touched afterwards. */
+void tf_measure_end(CUcontext context);
+
+/* The program makes a call that may destroy a context, or not: measures what is done by now; nothing of it is touched until tf_measure_resume(). */
+void tf_measure_hold(CUcontext context);
+void tf_measure_resume(CUcontext context, bool has_ended);
 
 /* For a forked child, before its first call. */
 void tf_measure_reset(void);

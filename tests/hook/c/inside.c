@@ -121,6 +121,16 @@ static void own_context(unsigned int random)
     cuCtxSetCurrent(primary);
 }
 
+/* Others hold the primary context, too: each release may be the end of it, and is not. */
+static void reference(unsigned int random)
+{
+    CUcontext context;
+    if (cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS)
+        return;
+    launch(random);
+    cuDevicePrimaryCtxRelease_v2(0);
+}
+
 static void look(unsigned int random)
 {
     size_t free_bytes, total_bytes;
@@ -131,7 +141,8 @@ static void look(unsigned int random)
 
 static void *work(void *argument)
 {
-    static void (*const kinds[])(unsigned int) = {linear, linear, pitched, stream_ordered, array, physical, graph, launch, launch, own_context, look};
+    static void (*const kinds[])(unsigned int) = {linear, linear, pitched, stream_ordered, array, physical, graph, launch, launch, own_context,
+                                                 reference, look};
     unsigned int seed = (unsigned int)(uintptr_t)argument;
     cuCtxSetCurrent(primary);
     for (unsigned int index = 0; index < operations; index++) {
