@@ -1,4 +1,5 @@
-/* hooks_sync.c - before the program or a stream waits, the stretch that is being measured ends; else waiting would be charged as work.
+/* hooks_sync.c - before the program or a stream waits, the stretch that is being measured ends; else waiting would be charged as work. So it does
+ * before its stream goes: a driver may crash over the handle of a stream that is gone.
  *
  * Fast: without a core limit four loads, as in hooks_launch.c. Nothing else happens here. Next: measure.c. */
 #include "measure.h"
@@ -27,6 +28,25 @@ CUresult cuMemcpyDtoH_v2(void *host, CUdeviceptr source, size_t bytes) { SYNC(cu
 CUresult cuMemcpyDtoH_v2_ptds(void *host, CUdeviceptr source, size_t bytes) { SYNC(cuMemcpyDtoH_v2_ptds, (host, source, bytes)); }
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags) { SYNC(cuStreamWaitEvent, (stream, event, flags)); }
 CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned int flags) { SYNC(cuStreamWaitEvent_ptsz, (stream, event, flags)); }
+
+static CUresult destroy(const struct tf_cuda *cuda, CUresult (*real)(CUstream), CUstream stream)
+{
+    close_stretch(cuda);
+    struct tf_container *container = tf_container();
+    if (TF_UNLIKELY(atomic_load_explicit(&container->has_core_limits, memory_order_relaxed)))
+        tf_measure_leave_stream(container, cuda, stream);
+    return real(stream);
+}
+
+#define DESTROY(symbol) \
+    CUresult symbol(CUstream stream) \
+    { \
+        const struct tf_cuda *cuda = tf_cuda(); \
+        return cuda && cuda->symbol ? destroy(cuda, cuda->symbol, stream) : CUDA_ERROR_NOT_INITIALIZED; \
+    }
+
+DESTROY(cuStreamDestroy)
+DESTROY(cuStreamDestroy_v2)
 
 CUresult cuStreamBatchMemOp(CUstream stream, unsigned int count, void *operations, unsigned int flags)
 {

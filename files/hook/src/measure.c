@@ -245,6 +245,19 @@ static void close_open(struct tf_container *container, const struct tf_cuda *cud
 
 void tf_measure_close(struct tf_container *container, const struct tf_cuda *cuda) { close_open(container, cuda, NULL); }
 
+void tf_measure_leave_stream(struct tf_container *container, const struct tf_cuda *cuda, CUstream stream)
+{
+    for (uint32_t gpu = 0; gpu < container->gpu_count; gpu++) {
+        struct card *card = &cards[gpu];
+        if (!card->open_begin)
+            continue;
+        tf_lock_acquire(&card->lock);
+        if (card->open_stream.handle == stream)
+            drop_open(card, cuda);
+        tf_lock_release(&card->lock);
+    }
+}
+
 static void wait_for_credit(struct tf_container *container, int gpu, const struct tf_limit_ticket *ticket)
 {
     uint64_t now = tf_now_ns();

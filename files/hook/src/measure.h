@@ -67,6 +67,9 @@ CUresult tf_launch_end(struct tf_launch *launch, CUresult result);
 /* The program is about to wait for the card: closes the stretch that is open, so that waiting time is not measured as work. */
 void tf_measure_close(struct tf_container *container, const struct tf_cuda *cuda);
 
+/* The program is about to destroy a stream: where its stretch could not be closed, it is lost, and the stream is not touched again. */
+void tf_measure_leave_stream(struct tf_container *container, const struct tf_cuda *cuda, CUstream stream);
+
 /* The program is about to destroy a context: waits, up to a bound, until its work is measured; nothing of it is touched afterwards. */
 void tf_measure_end(CUcontext context);
 

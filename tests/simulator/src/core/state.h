@@ -210,6 +210,7 @@ struct sim_state {
     _Atomic uint32_t lock_steals;      /* owners found dead inside the lock */
     _Atomic uint32_t event_word;       /* futex: bumped with every XID */
     _Atomic uint32_t injections_armed; /* read without the lock by every entry */
+    _Atomic uint32_t dead_streams;     /* uses of a stream that is gone, or never was: an error here, anything at all with a real driver */
     uint64_t obituary_count;
     struct sim_memory_model memory;
     struct sim_time_model time;

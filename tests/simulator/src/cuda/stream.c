@@ -65,7 +65,10 @@ CUresult stream_resolve(CUstream handle, CUstream *ret_stream)
         *ret_stream = context->legacy_stream;
         return CUDA_SUCCESS;
     }
-    REQUIRE(object_is(handle, KIND_STREAM), CUDA_ERROR_INVALID_HANDLE);
+    if (!object_is(handle, KIND_STREAM)) {
+        atomic_fetch_add(&g_driver.machine.state->dead_streams, 1);
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
     REQUIRE(handle->context->is_alive, handle->context->primary ? CUDA_ERROR_STREAM_DETACHED : CUDA_ERROR_CONTEXT_IS_DESTROYED);
     *ret_stream = handle;
     return CUDA_SUCCESS;

@@ -106,9 +106,11 @@ static void print_injections_json(const struct sim_state *state)
 static void print_json(const struct sim_machine *machine, int64_t now_ns)
 {
     const struct sim_state *state = machine->state;
-    printf("{\n  \"driver_version\": \"%s\", \"cuda_version\": %d, \"now_ns\": %lld, \"policy\": \"%s\", \"lock_steals\": %u,\n  \"cards\": [\n",
+    printf("{\n  \"driver_version\": \"%s\", \"cuda_version\": %d, \"now_ns\": %lld, \"policy\": \"%s\", \"lock_steals\": %u, \"dead_streams\": %u,\n"
+           "  \"cards\": [\n",
            state->driver_version, state->cuda_version, (long long)now_ns,
-           state->time.policy == SIM_POLICY_FIFO ? "fifo" : "round-robin", atomic_load(&machine->state->lock_steals));
+           state->time.policy == SIM_POLICY_FIFO ? "fifo" : "round-robin", atomic_load(&machine->state->lock_steals),
+           atomic_load(&machine->state->dead_streams));
     for (uint32_t i = 0; i < state->card_count; i++) {
         print_card_json(state, i, now_ns);
         puts(i + 1 < state->card_count ? "," : "");
