@@ -230,12 +230,21 @@ static void enqueue(struct tf_container *container, const struct tf_cuda *cuda, 
     tf_helper_wake();
 }
 
+static bool is_open_in(struct card *card, CUcontext context)
+{
+    tf_lock_acquire(&card->lock);
+    bool is_open = card->open_begin && card->open_context == context;
+    tf_lock_release(&card->lock);
+    return is_open;
+}
+
 /* NULL: of any context. */
 static void close_open(struct tf_container *container, const struct tf_cuda *cuda, CUcontext context)
 {
     for (uint32_t gpu = 0; gpu < container->gpu_count; gpu++) {
         struct tf_limit_segment segment;
-        if (!cards[gpu].open_begin || (context && cards[gpu].open_context != context) || !tf_limit_close(&tf_limit_processes[gpu], tf_now_ns(), &segment))
+        if (!cards[gpu].open_begin || (context && !is_open_in(&cards[gpu], context))
+            || !tf_limit_close(&tf_limit_processes[gpu], tf_now_ns(), &segment))
             continue;
         tf_lock_acquire(&cards[gpu].lock);
         enqueue(container, cuda, (int)gpu, &segment, cards[gpu].open_batch, false);
