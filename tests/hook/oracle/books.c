@@ -189,11 +189,17 @@ static uint64_t truth_of_pid(const struct books *books, int32_t pid, uint32_t de
     return bytes;
 }
 
+static bool is_slot_of(const struct books *books, uint32_t slot, int32_t pid)
+{
+    uint64_t identity = books->ledger->slots[slot].identity;
+    return (identity & 3) == TENFOLD_SLOT_LIVE && (identity >> 2 & 0x3fffff) == (uint64_t)pid;
+}
+
 static uint64_t ledger_of_pid(const struct books *books, int32_t pid, uint32_t device)
 {
     uint64_t bytes = 0;
     for (uint32_t slot = 0; slot < TENFOLD_SLOTS_MAX; slot++)
-        if ((books->ledger->slots[slot].identity & 3) == TENFOLD_SLOT_LIVE && (books->ledger->slots[slot].identity >> 2 & 0x3fffff) == (uint64_t)pid)
+        if (is_slot_of(books, slot, pid))
             bytes += ledger_word(&books->ledger->slots[slot].used[books->gpu_of_card[device]]);
     return bytes;
 }
@@ -257,7 +263,7 @@ static uint64_t overhead_of_pid(const struct books *books, int32_t pid)
 {
     uint64_t bytes = 0;
     for (uint32_t slot = 0; slot < TENFOLD_SLOTS_MAX; slot++)
-        if ((books->ledger->slots[slot].identity & 3) == TENFOLD_SLOT_LIVE && (books->ledger->slots[slot].identity >> 2 & 0x3fffff) == (uint64_t)pid)
+        if (is_slot_of(books, slot, pid))
             bytes += __atomic_load_n(&books->ledger->slots[slot].overhead_bytes, __ATOMIC_SEQ_CST);
     return bytes;
 }
@@ -265,7 +271,7 @@ static uint64_t overhead_of_pid(const struct books *books, int32_t pid)
 static bool knows_itself(const struct books *books, int32_t pid)
 {
     for (uint32_t slot = 0; slot < TENFOLD_SLOTS_MAX; slot++)
-        if ((books->ledger->slots[slot].identity & 3) == TENFOLD_SLOT_LIVE && (books->ledger->slots[slot].identity >> 2 & 0x3fffff) == (uint64_t)pid)
+        if (is_slot_of(books, slot, pid))
             return __atomic_load_n(&books->ledger->slots[slot].driver_pid, __ATOMIC_RELAXED) != 0;
     return false;
 }
