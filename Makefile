@@ -34,7 +34,7 @@ test-hook: venv ## The hook: routing, oracle, kill storm, virtual time, sanitize
 	@$(PY) tools/run_tests.py hook
 
 .PHONY: test-cluster
-test-cluster: venv ## The chain on real Kubernetes and Volcano: the demo on a fresh fleet, then restarts and outages
+test-cluster: venv ## The chain on real Kubernetes and Volcano: check mode and demo on a fresh fleet, then restarts and outages
 	@$(PY) tools/run_tests.py demo cluster
 
 .PHONY: test-gpu

@@ -1,13 +1,11 @@
 """`python3 -m tests.demo`: tells the demo's story and exits non-zero, naming each broken promise, if one is broken.
 
 Steps: fleet up, site.yml, scenes on the real scheduler, a pod without a slice, site.yml again. The fleet stays up. A rerun continues from
-whatever an interrupted run left; two runs at once are refused. ``--check-first`` runs site.yml in check mode before its first run: on a
-fresh fleet, where predictions fail first.
+whatever an interrupted run left; two runs at once are refused.
 """
 
 from __future__ import annotations
 
-import argparse
 import fcntl
 import os
 import re
@@ -99,10 +97,10 @@ def run(command: list[str], what: str) -> None:
         raise DemoError(f"{what} failed with exit code {code} (above); mend it and run `make demo` again, it continues")
 
 
-def run_site(*options: str) -> dict[str, int]:
+def run_site() -> dict[str, int]:
     """Runs site.yml on the simulated fleet; changed tasks per host, as the recap says."""
     process = subprocess.Popen(
-        ["ansible-playbook", "-i", "inventories/sim", "site.yml", *options],
+        ["ansible-playbook", "-i", "inventories/sim", "site.yml"],
         cwd=ROOT,
         env={**environment(), "ANSIBLE_FORCE_COLOR": "0", "ANSIBLE_DISPLAY_SKIPPED_HOSTS": "0"},
         stdin=subprocess.DEVNULL,
@@ -117,7 +115,7 @@ def run_site(*options: str) -> dict[str, int]:
         if recap:
             changed[recap[1]] = int(recap[2])
     if process.wait():
-        raise DemoError(f"{' '.join(('site.yml', *options))} failed (above); mend it and run `make demo` again, it continues")
+        raise DemoError("site.yml failed (above); mend it and run `make demo` again, it continues")
     return changed
 
 
@@ -178,15 +176,12 @@ def closing(image: str) -> str:
     )
 
 
-def tell(story: Story, is_checked_first: bool) -> None:
+def tell(story: Story) -> None:
     """The whole story; broken promises are collected in *story*."""
     story.step("bring up the simulated fleet: one control plane, two GPU nodes with two A800-80GB each")
     run([sys.executable, "-m", "tests.cluster", "up"], "bringing up the fleet")
 
     story.step("ansible-playbook -i inventories/sim site.yml")
-    if is_checked_first:
-        run_site("--check")
-        story.say("holds: check mode comes through; now for real")
     run_site()
 
     story.step("submit pods to the real scheduler and compare what each sees with what it was given")
@@ -210,13 +205,10 @@ def tell(story: Story, is_checked_first: bool) -> None:
 
 def main() -> int:
     """0 if every promise holds, 1 if one is broken, 2 if the demo could not be told to its end, 130 if interrupted."""
-    parser = argparse.ArgumentParser(prog="python3 -m tests.demo", description="tells the demo's story and judges it")
-    parser.add_argument("--check-first", action="store_true", help="site.yml in check mode before its first run")
-    options = parser.parse_args()
     story = Story()
     try:
         with only_run():
-            tell(story, options.check_first)
+            tell(story)
     except (DemoError, WaitError) as error:
         print(f"\ndemo: {error}", file=sys.stderr)
         return 2
