@@ -57,8 +57,11 @@ def run(command: list[str], collection: Path) -> subprocess.CompletedProcess[str
 
 
 def problems_of(done: subprocess.CompletedProcess[str]) -> list[str]:
-    """What a command found: its standard output, or else what it died of."""
-    return (done.stdout.splitlines() or done.stderr.splitlines() or [f"{done.args} failed"]) if done.returncode else []
+    """What a command found: its standard output, and its errors where they say more."""
+    if not done.returncode:
+        return []
+    more = done.stderr.splitlines() if not done.stdout or "See stderr" in done.stdout else []
+    return [*done.stdout.splitlines(), *more] or [f"{done.args} failed"]
 
 
 def sanity_problems(collection: Path, *arguments: str) -> list[str]:
