@@ -66,6 +66,7 @@ STEPS = (
     Step("check", "tree", "python tools/check_tree.py"),
     Step("check", "yamllint", "yamllint --strict ."),
     Step("check", "ansible-lint", "ansible-lint --offline -q"),
+    Step("check", "collection", "python tools/check_collection.py"),
     Step("check", "unit", f"{PYTEST} tests/unit"),
     Step("check", "simulator", f"{PYTEST} tests/simulator/tests -m 'not full and not toolkit'"),
     Step("check", "hook-quick", "python tests/hook/run.py --quick", covered_by="hook"),

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """The table of hooked symbols in docs/enforcement.md, made from src/hooks.def.
 
 ``symbols_table.py`` prints it, ``symbols_table.py --write FILE`` puts it between the markers of FILE.

@@ -134,7 +134,8 @@ class TestTheDaemonSet:
 class TestEveryRole:
     def test_describes_each_default_with_its_value(self, role: str) -> None:
         defaults = load(ROOT / "roles" / role / "defaults/main.yml")
-        options = load(ROOT / "roles" / role / "meta/argument_specs.yml")["argument_specs"]["main"]["options"]
+        entries = load(ROOT / "roles" / role / "meta/argument_specs.yml")["argument_specs"]
+        options = {name: option for entry in entries.values() for name, option in entry["options"].items()}
         described = {name: option["default"] for name, option in options.items() if "default" in option}
         assert described == {name: value for name, value in defaults.items() if "{{" not in str(value)}
         assert all(option.get("description") for option in options.values())

@@ -21,7 +21,8 @@ def test_every_readme_is_up_to_date() -> None:
 
 @pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
 def test_every_default_is_described_and_prefixed(role: Path) -> None:
-    specs = yaml.safe_load((role / "meta/argument_specs.yml").read_text())["argument_specs"]["main"]["options"]
+    entries = yaml.safe_load((role / "meta/argument_specs.yml").read_text())["argument_specs"]
+    specs = {name: spec for entry in entries.values() for name, spec in entry["options"].items()}
     defaults = yaml.safe_load((role / "defaults/main.yml").read_text())
     assert sorted(set(defaults) - set(specs)) == []
     assert [name for name in {**specs, **defaults} if not name.startswith(role.name)] == []
