@@ -131,8 +131,6 @@ def main() -> None:
     if not module.params["digest"]:
         msg = "digest is empty: this module is one half of an action plugin; call it by its full name, tenfold.vgpu.container_image_archive"
         module.fail_json(msg=msg)
-            msg="digest is empty: this module is the node's half of an action plugin; call it by its full name tenfold.vgpu.container_image_archive"
-        )
     try:
         answer = ensure(module.params, module.check_mode)
     except CtrError as error:
