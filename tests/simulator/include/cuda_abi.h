@@ -23,7 +23,6 @@ typedef struct CUmemPoolHandle_st *CUmemoryPool;
 typedef struct CUgraph_st *CUgraph;
 typedef struct CUgraphNode_st *CUgraphNode;
 typedef struct CUgraphExec_st *CUgraphExec;
-typedef struct CUlib_st *CUlibrary;
 typedef struct CUkern_st *CUkernel;
 typedef struct CUextMemory_st *CUexternalMemory;
 typedef struct CUgreenCtx_st *CUgreenCtx;
@@ -31,7 +30,6 @@ typedef struct CUdevResourceDesc_st *CUdevResourceDesc;
 typedef unsigned long long CUmemGenericAllocationHandle;
 typedef void (*CUhostFn)(void *user_data);
 typedef void (*CUstreamCallback)(CUstream stream, CUresult status, void *user_data);
-typedef size_t (*CUoccupancyB2DSize)(int block_size);
 
 typedef struct {
     unsigned char bytes[16];
@@ -219,13 +217,6 @@ typedef struct {
 } CUDA_HOST_NODE_PARAMS;
 
 typedef struct {
-    CUdeviceptr destination;
-    size_t pitch;
-    unsigned value, element_bytes;
-    size_t width, height;
-} CUDA_MEMSET_NODE_PARAMS;
-
-typedef struct {
     uint64_t flags;
     CUstream upload_stream;
     CUgraphNode error_node;
@@ -259,32 +250,6 @@ typedef struct {
     };
     long long reserved2;
 } CUgraphNodeParams;
-
-enum {
-    CU_POINTER_ATTRIBUTE_CONTEXT = 1,
-    CU_POINTER_ATTRIBUTE_MEMORY_TYPE = 2,
-    CU_POINTER_ATTRIBUTE_DEVICE_POINTER = 3,
-    CU_POINTER_ATTRIBUTE_HOST_POINTER = 4,
-    CU_POINTER_ATTRIBUTE_SYNC_MEMOPS = 6,
-    CU_POINTER_ATTRIBUTE_BUFFER_ID = 7,
-    CU_POINTER_ATTRIBUTE_IS_MANAGED = 8,
-    CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9,
-    CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE = 10,
-    CU_POINTER_ATTRIBUTE_RANGE_START_ADDR = 11,
-    CU_POINTER_ATTRIBUTE_RANGE_SIZE = 12,
-    CU_POINTER_ATTRIBUTE_MAPPED = 13,
-    CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES = 14,
-    CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE = 17,
-    CU_POINTER_ATTRIBUTE_MAPPING_SIZE = 18,
-    CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR = 19,
-    CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID = 20,
-};
-enum { CU_MEMORYTYPE_HOST = 1, CU_MEMORYTYPE_DEVICE = 2, CU_MEMORYTYPE_ARRAY = 3, CU_MEMORYTYPE_UNIFIED = 4 };
-
-typedef struct {
-    int max_threads_per_block, max_threads_dim[3], max_grid_size[3], shared_bytes_per_block, total_constant_bytes, simd_width,
-        memory_pitch, registers_per_block, clock_rate_khz, texture_alignment;
-} CUdevprop;
 
 enum { CU_DEV_RESOURCE_TYPE_INVALID = 0, CU_DEV_RESOURCE_TYPE_SM = 1 };
 typedef struct {

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <linux/futex.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -212,6 +213,22 @@ static void find_visible_cards(struct sim_machine *machine)
     for (uint32_t card = 0; card < state->card_count; card++)
         if (!state->device_nodes_required || may_open_device_node(state->cards[card].minor_number))
             machine->visible[machine->visible_count++] = card;
+}
+
+int state_find_bus_id(const struct sim_machine *machine, const char *bus_id)
+{
+    unsigned domain = 0, bus = 0, device = 0;
+    if (sscanf(bus_id, "%x:%x:%x", &domain, &bus, &device) != 3) {
+        domain = 0;
+        if (sscanf(bus_id, "%x:%x", &bus, &device) != 2)
+            return SIM_BAD_BUS_ID;
+    }
+    for (uint32_t i = 0; i < machine->visible_count; i++) {
+        const struct sim_card *card = &machine->state->cards[machine->visible[i]];
+        if (card->pci_domain == domain && card->pci_bus == bus && card->pci_device == device)
+            return (int)i;
+    }
+    return SIM_NO_CARD;
 }
 
 int state_attach(const char *path, struct sim_machine *machine)

@@ -260,6 +260,10 @@ void state_release_slot(struct sim_state *state, uint32_t slot_index, bool found
 
 bool state_is_slot_alive(const struct sim_machine *machine, uint32_t slot_index);
 
+/* Position among the visible cards of the one at "00000000:17:00.0", "0000:17:00.0" or "17:00.0". */
+enum { SIM_NO_CARD = -1, SIM_BAD_BUS_ID = -2 };
+int state_find_bus_id(const struct sim_machine *machine, const char *bus_id);
+
 int64_t state_now_ns(void);
 
 /* Inode of the caller's pid namespace; 0: not known. */

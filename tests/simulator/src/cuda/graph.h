@@ -8,26 +8,22 @@ struct CUgraphNode_st {
     struct object head;
     CUgraph graph;
     int type;
-    struct launch launch;             /* kernel */
-    CUDA_KERNEL_NODE_PARAMS_v2 shape; /* kernel: as given, for the getters; parameter pointers are the caller's */
-    CUgraph child;                    /* child graph: an own clone */
+    struct launch launch; /* kernel */
+    CUgraph child;        /* child graph: an own clone */
     CUDA_HOST_NODE_PARAMS host;
-    CUDA_MEMSET_NODE_PARAMS memset;
     CUevent event;
     CUdeviceptr address; /* allocation and free */
     uint64_t size_bytes;
     CUdevice device;
-    bool is_disabled;
-    CUgraphNode origin; /* of a clone */
+    CUgraphNode origin; /* of a clone, and in a graph that is captured again */
     CUgraphNode *dependencies;
     size_t dependency_count;
 };
 
 struct CUgraph_st {
     struct object head;
-    CUgraphNode *nodes;
+    CUgraphNode *nodes; /* each after those that it depends on: edges come with their later node, and stay */
     size_t node_count;
-    bool is_child;
 };
 
 /* Capture state of a stream: which graph it records into, and which nodes its next one comes after. */
@@ -56,20 +52,17 @@ CUresult graph_capture_host(CUstream stream, CUhostFn function, void *user_data,
 CUresult graph_capture_allocate(CUstream stream, uint64_t size_bytes, CUdeviceptr *ret_address, bool *ret_is_captured);
 CUresult graph_capture_free(CUstream stream, CUdeviceptr address, bool *ret_is_captured);
 
+/* A piece of work of no time and no memory: into the graph of a stream that captures, else into its queue. */
+CUresult graph_mark(CUstream stream, int node_type);
+
 /* A stream or event is destroyed: what a capture kept for it goes. */
 void graph_forget_stream(CUstream stream);
 void graph_forget_event(CUevent event);
 
-/* Building blocks shared by graph.c (nodes), capture.c (recording) and graph_exec.c (running). Under driver_lock(). */
+/* Building blocks shared by graph.c, capture.c (recording) and graph_exec.c (running). Under driver_lock(). */
 CUgraph graph_new(void);
 void graph_destroy(CUgraph graph);
 CUgraph graph_clone(CUgraph graph);
 CUresult graph_add(CUgraph graph, int type, const CUgraphNode *dependencies, size_t count, CUgraphNode *ret_node);
-void graph_remove(CUgraphNode node);
-
-/* Growing lists of nodes; false without memory. */
-bool graph_list_append(CUgraphNode **list, size_t *count, CUgraphNode node);
-void graph_list_remove(CUgraphNode *list, size_t *count, CUgraphNode node);
-bool graph_list_has(const CUgraphNode *list, size_t count, CUgraphNode node);
 
 #endif

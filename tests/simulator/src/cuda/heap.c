@@ -109,14 +109,6 @@ struct heap_entry *heap_find_owner(const void *owner, uint32_t kinds)
     return NULL;
 }
 
-uint64_t heap_count(uint32_t kinds)
-{
-    uint64_t count = 0;
-    for (size_t i = 0; i < g_capacity; i++)
-        count += g_table[i].address && (g_table[i].kind & kinds);
-    return count;
-}
-
 static uint64_t next_address(uint64_t size_bytes, uint64_t alignment_bytes)
 {
     uint64_t address = (g_next_address + alignment_bytes - 1) / alignment_bytes * alignment_bytes;
@@ -218,6 +210,22 @@ static CUresult take_own(CUcontext context, uint64_t bytes, struct heap_entry *e
         return CUDA_SUCCESS;
     settle(context->card, 0, 0, bytes);
     return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult heap_enter_pages(CUcontext context, uint64_t size_bytes, CUdeviceptr *ret_address)
+{
+    void *pages = map_pages(size_bytes);
+    REQUIRE(pages, CUDA_ERROR_OUT_OF_MEMORY);
+    const struct heap_entry entry = {.address = (uint64_t)(uintptr_t)pages,
+                                     .size_bytes = size_bytes,
+                                     .allocated_bytes = size_bytes,
+                                     .context = context,
+                                     .card = context->card,
+                                     .kind = HEAP_HOST};
+    CUresult result = heap_enter(&entry, 1, ret_address);
+    if (result != CUDA_SUCCESS)
+        munmap(pages, size_bytes);
+    return result;
 }
 
 CUresult heap_allocate(CUcontext context, uint32_t kind, uint64_t size_bytes, CUdeviceptr *ret_address)

@@ -9,11 +9,11 @@ struct launch {
     int64_t duration_ns;
 };
 
-/* Checks shape and parameters and finds the duration; nothing is queued. Accepts functions and (CUDA 12) kernels of libraries. */
+/* Checks shape and parameters and finds the duration; nothing is queued. */
 CUresult launch_prepare(CUfunction function, const unsigned grid[3], const unsigned block[3], void **parameters, void **extra,
                         struct launch *ret_launch);
 
 /* Queues it, or records it if the stream captures. */
-CUresult launch_submit(const struct launch *launch, CUstream handle);
+CUresult launch_submit(const struct launch *launch, CUstream stream);
 
 #endif
