@@ -38,11 +38,6 @@ typedef struct {
 } nvmlPciInfo_t;
 
 typedef struct {
-    unsigned version, domain, bus, device, device_id, subsystem_id, base_class, sub_class;
-    char bus_id[32];
-} nvmlPciInfoExt_v1_t;
-
-typedef struct {
     unsigned long long total, free, used;
 } nvmlMemory_t;
 
@@ -71,15 +66,6 @@ typedef struct {
 typedef struct {
     unsigned gpu_percent, memory_percent;
 } nvmlUtilization_t;
-
-typedef struct {
-    unsigned long long time_us;
-    union {
-        double d;
-        unsigned u;
-        unsigned long long ull;
-    } value;
-} nvmlSample_t;
 
 typedef struct {
     nvmlDevice_t device;

@@ -224,10 +224,8 @@ class Symbol:
 def symbols() -> list[Symbol]:
     """What cuda_symbols.def lists, in its order."""
     found = []
-    for line in (SIMULATOR / "src" / "cuda" / "cuda_symbols.def").read_text().splitlines():
-        row = re.fullmatch(r"(SYMBOL|SYMBOL_TWINS|STUB|STUB_TWINS|UNROUTED)\((.*)\)", line)
-        if not row:
-            continue
+    table = (SIMULATOR / "src" / "cuda" / "cuda_symbols.def").read_text().partition("*/")[2]
+    for row in re.finditer(r"(SYMBOL|SYMBOL_TWINS|STUB|STUB_TWINS|UNROUTED)\((.*?)\)", table):
         kind, words = row[1], [word.strip() for word in row[2].split(",")]
         is_stub = kind.startswith("STUB")
         if kind == "UNROUTED":

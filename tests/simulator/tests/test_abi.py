@@ -40,7 +40,6 @@ LAYOUTS: dict[str, tuple[str, int, dict[str, tuple[int, str]]]] = {
 }
 NVML_LAYOUTS: dict[str, tuple[str, int, dict[str, tuple[int, str]]]] = {
     "nvmlPciInfo_t": ("nvmlPciInfo_t", 68, {"device_id": (28, "pciDeviceId"), "bus_id": (36, "busId")}),
-    "nvmlPciInfoExt_v1_t": ("nvmlPciInfoExt_v1_t", 64, {"bus_id": (32, "busId")}),
     "nvmlMemory_t": ("nvmlMemory_t", 24, {"free": (8, "free"), "used": (16, "used")}),
     "nvmlMemory_v2_t": ("nvmlMemory_v2_t", 40, {"reserved": (16, "reserved"), "used": (32, "used")}),
     "nvmlProcessInfo_v1_t": ("nvmlProcessInfo_v1_t", 16, {"used_bytes": (8, "usedGpuMemory")}),

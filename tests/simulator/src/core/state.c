@@ -333,12 +333,12 @@ uint32_t state_reap(struct sim_machine *machine)
     return found;
 }
 
-int32_t state_injected_error(struct sim_machine *machine, const char *symbol)
+/* With the lock. */
+static int32_t fire(struct sim_state *state, const struct sim_slot *slot, const char *symbol)
 {
-    struct sim_state *state = machine->state;
     for (uint32_t i = 0; i < SIM_INJECTIONS_MAX; i++) {
         struct sim_injection *injection = &state->injections[i];
-        if (!injection->armed || strcmp(injection->symbol, symbol) != 0 || (injection->pid && injection->pid != machine->slot->pid))
+        if (!injection->armed || strcmp(injection->symbol, symbol) != 0 || (injection->pid && injection->pid != slot->pid))
             continue;
         if (injection->skip) {
             injection->skip--;
@@ -352,6 +352,16 @@ int32_t state_injected_error(struct sim_machine *machine, const char *symbol)
         return injection->error;
     }
     return 0;
+}
+
+int32_t state_injected_error(struct sim_machine *machine, const char *symbol)
+{
+    if (!atomic_load_explicit(&machine->state->injections_armed, memory_order_relaxed))
+        return 0;
+    state_lock(machine);
+    int32_t error = fire(machine->state, machine->slot, symbol);
+    state_unlock(machine);
+    return error;
 }
 
 void state_raise_xid(struct sim_state *state, uint32_t card_index, uint64_t xid)

@@ -16,7 +16,7 @@
 #include <stdint.h>
 
 #define SIM_MAGIC UINT64_C(0x31304d4953464e54) /* "TNFSIM01" */
-#define SIM_ABI 4u
+#define SIM_ABI 5u
 #define SIM_DEFAULT_STATE "/run/nvidia-persistenced/socket" /* the NVIDIA toolkit mounts it into containers, read-write */
 #define SIM_STATE_VARIABLE "TENFOLD_SIM_STATE"
 
@@ -196,7 +196,6 @@ struct sim_state {
     uint32_t card_count;
     uint64_t size_bytes;
     char driver_version[32];
-    char nvml_version[32];
     int32_t cuda_version; /* 12020 = CUDA 12.2 */
     uint32_t device_nodes_required; /* 1: a process sees a card only if it may open /dev/nvidia<minor> */
     uint64_t pid_namespace; /* inode of the machine's own pid namespace */
@@ -269,7 +268,7 @@ int64_t state_now_ns(void);
 /* Inode of the caller's pid namespace; 0: not known. */
 uint64_t state_pid_namespace(void);
 
-/* With the lock: the injected error for this call, or 0. Counts the call. */
+/* The injected error for this call, or 0. Counts the call; takes the lock while anything is armed. */
 int32_t state_injected_error(struct sim_machine *machine, const char *symbol);
 
 /* With the lock: records an XID on a card and wakes the waiters. */

@@ -46,13 +46,9 @@ static CUresult release(CUdeviceptr address)
     if (address == 0)
         return CUDA_SUCCESS;
     TRY(context_require(&context));
-    driver_lock();
-    struct heap_entry *entry = heap_find(address, HEAP_DEVICE | HEAP_MANAGED | HEAP_POOL | HEAP_GRAPH | HEAP_EXTERNAL);
-    if (entry)
-        heap_release(entry);
-    driver_unlock();
+    const bool is_freed = heap_free(address, HEAP_DEVICE | HEAP_MANAGED | HEAP_POOL | HEAP_GRAPH | HEAP_EXTERNAL);
     driver_spend(g_driver.machine.state->time.memory_call_ns);
-    return entry ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return is_freed ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 ENTRY(cuMemFree, (CUdeviceptr_v1 address), release(address))
@@ -110,13 +106,4 @@ static CUresult allocate_host(void **ret_pages, size_t size_bytes, unsigned flag
 ENTRY(cuMemAllocHost_v2, (void **ret_pages, size_t size_bytes), allocate_host(ret_pages, size_bytes, 0))
 ENTRY(cuMemHostAlloc, (void **ret_pages, size_t size_bytes, unsigned flags), allocate_host(ret_pages, size_bytes, flags))
 
-CUDA_EXPORT cuMemFreeHost(void *pages)
-{
-    ENTER(cuMemFreeHost);
-    driver_lock();
-    struct heap_entry *entry = heap_find((uint64_t)(uintptr_t)pages, HEAP_HOST);
-    if (entry)
-        heap_release(entry);
-    driver_unlock();
-    return entry ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
+ENTRY(cuMemFreeHost, (void *pages), heap_free((uintptr_t)pages, HEAP_HOST) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE)

@@ -122,11 +122,9 @@ static CUresult destroy(CUarray array, enum object_kind kind)
     REQUIRE(object_is(array, kind), CUDA_ERROR_INVALID_HANDLE);
     driver_lock();
     physical_array_gone(array);
-    struct heap_entry *entry = heap_find(array->address, HEAP_ARRAY);
-    if (entry) /* a destroyed context took it along */
-        heap_release(entry);
-    object_free(array);
     driver_unlock();
+    heap_free(array->address, HEAP_ARRAY); /* unless a destroyed context took it along */
+    object_free(array);
     return CUDA_SUCCESS;
 }
 

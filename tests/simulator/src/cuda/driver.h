@@ -101,6 +101,11 @@ void driver_unlock(void);
 /* Keeps the caller's CPU for so long. Outside of the driver's lock, so that calls of several threads overlap. */
 void driver_spend(int64_t time_ns);
 CUresult driver_error(int negative_errno);
+
+/* This process's share of a card's memory, under the machine's lock. Takes bytes off the card, or OUT_OF_MEMORY. */
+CUresult driver_take_memory(uint32_t card, uint64_t bytes);
+/* Books what programs asked for and what their blocks come to, and gives bytes back to the card. */
+void driver_settle_memory(uint32_t card, int64_t requested_bytes, int64_t allocated_bytes, uint64_t give_back_bytes);
 CUresult driver_cuda_version(int *ret_version); /* without cuInit */
 
 /* visible.c: narrows the machine's visible cards to CUDA_VISIBLE_DEVICES. */

@@ -57,6 +57,9 @@ struct heap_entry *heap_find_owner(const void *owner, uint32_t kinds);
 /* Gives back what the entry was charged and forgets it. */
 void heap_release(struct heap_entry *entry);
 
+/* The entry at that address, if there is one of these kinds. Takes driver_lock() itself. */
+bool heap_free(CUdeviceptr address, uint32_t kinds);
+
 /* All entries of a context, as its destruction does. */
 void heap_free_all(CUcontext context);
 

@@ -37,20 +37,14 @@ static CUresult load(CUcontext context, const void *image, CUmodule *ret_module)
     enum image_kind kind = classify(image);
     REQUIRE(kind != IMAGE_BAD, CUDA_ERROR_INVALID_IMAGE);
     const uint64_t bytes = g_driver.machine.state->memory.module_bytes;
-    state_lock(&g_driver.machine);
-    int error = memory_reserve(&g_driver.machine, context->card, bytes);
-    state_unlock(&g_driver.machine);
-    if (error)
-        return driver_error(error);
+    TRY(driver_take_memory(context->card, bytes));
     CUmodule module = object_new(KIND_MODULE, sizeof *module);
     if (module && kind == IMAGE_PTX && !(module->text = strdup(image))) {
         object_free(module);
         module = NULL;
     }
     if (!module) {
-        state_lock(&g_driver.machine);
-        memory_unreserve(&g_driver.machine, context->card, bytes);
-        state_unlock(&g_driver.machine);
+        driver_settle_memory(context->card, 0, 0, bytes);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     module->context = context_of_memory(context);
@@ -132,14 +126,11 @@ static CUresult find_function(CUmodule module, const char *name, CUfunction *ret
 
 static void unload(CUmodule module)
 {
-    CUcontext context = module->context;
     for (CUfunction function = module->functions, next; function; function = next) {
         next = function->next_in_module;
         object_free(function);
     }
-    state_lock(&g_driver.machine);
-    memory_unreserve(&g_driver.machine, context->card, module->reserved_bytes);
-    state_unlock(&g_driver.machine);
+    driver_settle_memory(module->context->card, 0, 0, module->reserved_bytes);
     free(module->text);
     unlink_module(module);
     object_free(module);

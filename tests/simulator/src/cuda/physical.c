@@ -36,12 +36,8 @@ static void drop_if_unused(struct physical *physical)
 {
     if (physical->handles || physical->mappings)
         return;
-    if (physical->is_charged) {
-        state_lock(&g_driver.machine);
-        memory_unreserve(&g_driver.machine, physical->card, physical->size_bytes);
-        memory_note(&g_driver.machine, physical->card, -(int64_t)physical->size_bytes, -(int64_t)physical->size_bytes);
-        state_unlock(&g_driver.machine);
-    }
+    if (physical->is_charged)
+        driver_settle_memory(physical->card, -(int64_t)physical->size_bytes, -(int64_t)physical->size_bytes, physical->size_bytes);
     object_free(physical);
 }
 
@@ -167,13 +163,10 @@ CUDA_EXPORT cuMemGetAllocationGranularity(size_t *ret_bytes, const CUmemAllocati
 
 static CUresult charge(struct physical *physical)
 {
-    state_lock(&g_driver.machine);
-    int error = memory_reserve(&g_driver.machine, physical->card, physical->size_bytes);
-    if (!error)
-        memory_note(&g_driver.machine, physical->card, (int64_t)physical->size_bytes, (int64_t)physical->size_bytes);
-    state_unlock(&g_driver.machine);
-    physical->is_charged = !error;
-    return driver_error(error);
+    TRY(driver_take_memory(physical->card, physical->size_bytes));
+    driver_settle_memory(physical->card, (int64_t)physical->size_bytes, (int64_t)physical->size_bytes, 0);
+    physical->is_charged = true;
+    return CUDA_SUCCESS;
 }
 
 CUDA_EXPORT cuMemCreate(CUmemGenericAllocationHandle *ret_handle, size_t size_bytes, const CUmemAllocationProp *properties,

@@ -23,7 +23,6 @@ static CUmemoryPool new_pool(CUdevice device)
         return NULL;
     pool->device = device;
     pool->card = driver_card_index(device);
-    pool->reuse[0] = pool->reuse[1] = pool->reuse[2] = 1;
     pool->next = g_pools;
     g_pools = pool;
     atomic_store(&g_has_pools, true);
@@ -46,33 +45,23 @@ CUmemoryPool pool_of_graphs(CUdevice device)
     return g_graphs[device];
 }
 
-static void set_reserved(CUmemoryPool pool, uint64_t reserved_bytes)
-{
-    pool->reserved_bytes = reserved_bytes;
-    if (reserved_bytes > pool->reserved_high_bytes)
-        pool->reserved_high_bytes = reserved_bytes;
-}
-
 static CUresult grow(CUmemoryPool pool, uint64_t needed_bytes)
 {
     const uint64_t target_bytes = stepped(needed_bytes);
     REQUIRE(!pool->max_bytes || target_bytes <= stepped(pool->max_bytes), CUDA_ERROR_OUT_OF_MEMORY);
-    state_lock(&g_driver.machine);
-    int error = pool->is_host ? 0 : memory_reserve(&g_driver.machine, pool->card, target_bytes - pool->reserved_bytes);
-    state_unlock(&g_driver.machine);
-    if (!error)
-        set_reserved(pool, target_bytes);
-    return driver_error(error);
+    if (!pool->is_host)
+        TRY(driver_take_memory(pool->card, target_bytes - pool->reserved_bytes));
+    pool->reserved_bytes = target_bytes;
+    if (target_bytes > pool->reserved_high_bytes)
+        pool->reserved_high_bytes = target_bytes;
+    return CUDA_SUCCESS;
 }
 
 /* What its blocks are in the books of the card. */
 static void note(CUmemoryPool pool, int64_t requested_bytes, int64_t allocated_bytes)
 {
-    if (pool->is_host)
-        return;
-    state_lock(&g_driver.machine);
-    memory_note(&g_driver.machine, pool->card, requested_bytes, allocated_bytes);
-    state_unlock(&g_driver.machine);
+    if (!pool->is_host)
+        driver_settle_memory(pool->card, requested_bytes, allocated_bytes, 0);
 }
 
 CUresult pool_make_room(CUmemoryPool pool, uint64_t size_bytes)
@@ -100,10 +89,8 @@ static void trim_to(CUmemoryPool pool, uint64_t keep_bytes)
     uint64_t target_bytes = stepped(pool->used_bytes > keep_bytes ? pool->used_bytes : keep_bytes);
     if (target_bytes >= pool->reserved_bytes)
         return;
-    state_lock(&g_driver.machine);
     if (!pool->is_host)
-        memory_unreserve(&g_driver.machine, pool->card, pool->reserved_bytes - target_bytes);
-    state_unlock(&g_driver.machine);
+        driver_settle_memory(pool->card, 0, 0, pool->reserved_bytes - target_bytes);
     pool->reserved_bytes = target_bytes;
 }
 
@@ -206,42 +193,28 @@ CUDA_EXPORT cuMemPoolTrimTo(CUmemoryPool pool, size_t keep_bytes)
     return CUDA_SUCCESS;
 }
 
+/* Whether and how freed memory is used again early is not simulated: those attributes are invalid. */
 CUDA_EXPORT cuMemPoolGetAttribute(CUmemoryPool pool, int attribute, void *ret_value)
 {
     ENTER(cuMemPoolGetAttribute);
     REQUIRE(is_usable(pool) && ret_value, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(attribute >= CU_MEMPOOL_ATTR_RELEASE_THRESHOLD && attribute <= CU_MEMPOOL_ATTR_USED_MEM_HIGH, CUDA_ERROR_INVALID_VALUE);
     driver_lock();
     const uint64_t values[] = {pool->release_threshold_bytes, pool->reserved_bytes, pool->reserved_high_bytes, pool->used_bytes,
                                pool->used_high_bytes};
-    CUresult result = CUDA_SUCCESS;
-    if (attribute >= CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES && attribute <= CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES)
-        *(int *)ret_value = pool->reuse[attribute - 1];
-    else if (attribute >= CU_MEMPOOL_ATTR_RELEASE_THRESHOLD && attribute <= CU_MEMPOOL_ATTR_USED_MEM_HIGH)
-        *(uint64_t *)ret_value = values[attribute - CU_MEMPOOL_ATTR_RELEASE_THRESHOLD];
-    else
-        result = CUDA_ERROR_INVALID_VALUE;
     driver_unlock();
-    return result;
+    *(uint64_t *)ret_value = values[attribute - CU_MEMPOOL_ATTR_RELEASE_THRESHOLD];
+    return CUDA_SUCCESS;
 }
 
 CUDA_EXPORT cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value)
 {
     ENTER(cuMemPoolSetAttribute);
-    REQUIRE(is_usable(pool) && value, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(is_usable(pool) && value && attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, CUDA_ERROR_INVALID_VALUE);
     driver_lock();
-    CUresult result = CUDA_SUCCESS;
-    if (attribute >= 1 && attribute <= 3)
-        pool->reuse[attribute - 1] = *(int *)value;
-    else if (attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
-        pool->release_threshold_bytes = *(uint64_t *)value;
-    else if (attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH && *(uint64_t *)value == 0)
-        pool->reserved_high_bytes = pool->reserved_bytes;
-    else if (attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH && *(uint64_t *)value == 0)
-        pool->used_high_bytes = pool->used_bytes;
-    else
-        result = CUDA_ERROR_INVALID_VALUE;
+    pool->release_threshold_bytes = *(uint64_t *)value;
     driver_unlock();
-    return result;
+    return CUDA_SUCCESS;
 }
 
 static CUmemoryPool current_pool(CUdevice device)
@@ -315,12 +288,7 @@ static CUresult free_async(CUdeviceptr address, CUstream stream)
     TRY(graph_capture_free(stream, address, &is_captured));
     if (is_captured)
         return CUDA_SUCCESS;
-    driver_lock();
-    struct heap_entry *entry = heap_find(address, HEAP_POOL | HEAP_GRAPH | HEAP_DEVICE);
-    if (entry)
-        heap_release(entry);
-    driver_unlock();
-    return entry ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return heap_free(address, HEAP_POOL | HEAP_GRAPH | HEAP_DEVICE) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 STREAM_ENTRY(cuMemFreeAsync, (CUdeviceptr address, CUstream stream), free_async(address, stream))

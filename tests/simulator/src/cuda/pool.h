@@ -15,7 +15,6 @@ struct CUmemPoolHandle_st {
     uint64_t max_bytes; /* 0 = no own limit */
     uint64_t used_bytes, used_high_bytes, reserved_bytes, reserved_high_bytes, release_threshold_bytes;
     uint64_t mapped_bytes; /* of graphs: what executable graphs keep mapped, used or not; they may share it */
-    int reuse[3];
     CUmemoryPool next;
 };
 

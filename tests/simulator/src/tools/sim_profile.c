@@ -218,7 +218,6 @@ int profile_read_driver(const char *folder, const char *wanted, struct sim_state
             continue;
         is_found = is_branch || is_version;
         snprintf(state->driver_version, sizeof state->driver_version, "%.31s", is_branch ? version : wanted);
-        snprintf(state->nvml_version, sizeof state->nvml_version, "%d.%.20s", major, state->driver_version);
         state->cuda_version = major * 1000 + minor * 10;
     }
     fclose(file);
