@@ -183,7 +183,6 @@ static void open_slot(struct sim_machine *machine)
     slot->pid_namespace = state_pid_namespace();
     slot->host_pid =
         slot->pid_namespace == state->pid_namespace ? (uint32_t)slot->pid : SIM_HOST_PID_BASE + state->next_host_pid++;
-    slot->attached_ns = state_now_ns();
     read_own_name(slot->name, sizeof slot->name);
     slot->live = 1;
 }

@@ -49,7 +49,6 @@ struct sim_slot {
     int32_t pid;         /* in the process's own pid namespace */
     uint32_t host_pid;   /* what NVML reports where it knows no better (nvml_pid.c): the pid in the machine's pid namespace, else made up and unique */
     uint64_t pid_namespace;
-    int64_t attached_ns;
     char name[SIM_NAME_BYTES]; /* path of the executable, cut from the left */
     struct sim_usage usage[SIM_CARDS_MAX];
     uint64_t gpu_time_ns[SIM_CARDS_MAX]; /* exact; outlives the channel */
@@ -194,7 +193,6 @@ struct sim_state {
     uint64_t magic;
     uint32_t abi;
     uint32_t card_count;
-    uint64_t size_bytes;
     char driver_version[32];
     int32_t cuda_version; /* 12020 = CUDA 12.2 */
     uint32_t device_nodes_required; /* 1: a process sees a card only if it may open /dev/nvidia<minor> */
@@ -204,7 +202,6 @@ struct sim_state {
     uint32_t filler;
     uint32_t next_generation;
     uint64_t next_sequence;
-    int64_t created_ns;
     _Atomic uint32_t lock_word;        /* slot + 1 of the owner, LOCK_WAITERS on top */
     _Atomic uint32_t lock_steals;      /* owners found dead inside the lock */
     _Atomic uint32_t event_word;       /* futex: bumped with every XID */

@@ -71,8 +71,7 @@ static CUresult record_node(CUstream stream, int type, CUgraphNode *ret_node)
     return result;
 }
 
-/* Everything but the kind of node is the caller's. *ret_node stays NULL if the stream does not capture. */
-static CUresult record(CUstream stream, int type, CUgraphNode *ret_node)
+CUresult graph_capture(CUstream stream, int type, CUgraphNode *ret_node)
 {
     *ret_node = NULL;
     if (!stream->capture)
@@ -83,46 +82,18 @@ static CUresult record(CUstream stream, int type, CUgraphNode *ret_node)
     return result;
 }
 
-CUresult graph_capture_marker(CUstream stream, int node_type, bool *ret_is_captured)
-{
-    CUgraphNode node;
-    CUresult result = record(stream, node_type, &node);
-    *ret_is_captured = node != NULL;
-    return result;
-}
-
 CUresult graph_mark(CUstream stream, int node_type)
 {
-    bool is_captured = false;
+    CUgraphNode node;
     TRY(stream_resolve(stream, &stream));
-    TRY(graph_capture_marker(stream, node_type, &is_captured));
-    return is_captured ? CUDA_SUCCESS : stream_submit(stream, 0, NULL, false);
-}
-
-CUresult graph_capture_kernel(CUstream stream, const struct launch *launch, bool *ret_is_captured)
-{
-    CUgraphNode node;
-    CUresult result = record(stream, CU_GRAPH_NODE_TYPE_KERNEL, &node);
-    if (node)
-        node->launch = *launch;
-    *ret_is_captured = node != NULL;
-    return result;
-}
-
-CUresult graph_capture_host(CUstream stream, CUhostFn function, void *user_data, bool *ret_is_captured)
-{
-    CUgraphNode node;
-    CUresult result = record(stream, CU_GRAPH_NODE_TYPE_HOST, &node);
-    if (node)
-        node->host = (CUDA_HOST_NODE_PARAMS){.function = function, .user_data = user_data};
-    *ret_is_captured = node != NULL;
-    return result;
+    TRY(graph_capture(stream, node_type, &node));
+    return node ? CUDA_SUCCESS : stream_submit(stream, 0, NULL, false);
 }
 
 CUresult graph_capture_allocate(CUstream stream, uint64_t size_bytes, CUdeviceptr *ret_address, bool *ret_is_captured)
 {
     CUgraphNode node;
-    CUresult result = record(stream, CU_GRAPH_NODE_TYPE_MEM_ALLOC, &node);
+    CUresult result = graph_capture(stream, CU_GRAPH_NODE_TYPE_MEM_ALLOC, &node);
     if (node && node->origin && node->origin->size_bytes != size_bytes) {
         stream->capture->is_broken = true;
         result = CUDA_ERROR_GRAPH_RECAPTURE_FAILURE;
@@ -133,16 +104,6 @@ CUresult graph_capture_allocate(CUstream stream, uint64_t size_bytes, CUdevicept
         *ret_address = node->address = node->origin ? node->origin->address : heap_new_address(size_bytes);
         driver_unlock();
     }
-    *ret_is_captured = node != NULL;
-    return result;
-}
-
-CUresult graph_capture_free(CUstream stream, CUdeviceptr address, bool *ret_is_captured)
-{
-    CUgraphNode node;
-    CUresult result = record(stream, CU_GRAPH_NODE_TYPE_MEM_FREE, &node);
-    if (node)
-        node->address = address;
     *ret_is_captured = node != NULL;
     return result;
 }

@@ -13,11 +13,11 @@ static int64_t duration_ns(uint64_t bytes)
 
 static CUresult move(CUstream stream, uint64_t bytes, int node_type, bool is_async)
 {
-    bool is_captured = false;
+    CUgraphNode node;
     TRY(stream_resolve(stream, &stream));
     REQUIRE(!stream->capture || is_async, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-    TRY(graph_capture_marker(stream, node_type, &is_captured));
-    if (is_captured)
+    TRY(graph_capture(stream, node_type, &node));
+    if (node)
         return CUDA_SUCCESS;
     TRY(stream_submit(stream, duration_ns(bytes), NULL, false));
     return is_async ? CUDA_SUCCESS : stream_wait_ticket(stream->context, stream->last_ticket);

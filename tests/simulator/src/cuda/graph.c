@@ -156,12 +156,12 @@ static CUresult add(PLACE_PARAMETERS, int type)
 
 static CUresult add_kernel(PLACE_PARAMETERS, const CUDA_KERNEL_NODE_PARAMS_v2 *shape)
 {
-    struct launch launch;
+    int64_t duration_ns;
     REQUIRE(shape, CUDA_ERROR_INVALID_VALUE);
     const unsigned grid[] = {shape->grid_x, shape->grid_y, shape->grid_z}, block[] = {shape->block_x, shape->block_y, shape->block_z};
-    TRY(launch_prepare(shape->function, grid, block, shape->kernel_parameters, shape->extra, &launch));
+    TRY(launch_duration(shape->function, grid, block, shape->kernel_parameters, shape->extra, &duration_ns));
     TRY(add(PLACE, CU_GRAPH_NODE_TYPE_KERNEL));
-    (*ret_node)->launch = launch;
+    (*ret_node)->duration_ns = duration_ns;
     return CUDA_SUCCESS;
 }
 

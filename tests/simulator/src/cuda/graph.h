@@ -2,14 +2,14 @@
 #ifndef TENFOLD_SIM_GRAPH_H
 #define TENFOLD_SIM_GRAPH_H
 
-#include "launch.h"
+#include "driver.h"
 
 struct CUgraphNode_st {
     struct object head;
     CUgraph graph;
     int type;
-    struct launch launch; /* kernel */
-    CUgraph child;        /* child graph: an own clone */
+    int64_t duration_ns; /* kernel */
+    CUgraph child;       /* child graph: an own clone */
     CUDA_HOST_NODE_PARAMS host;
     CUevent event;
     CUdeviceptr address; /* allocation and free */
@@ -43,14 +43,17 @@ struct capture {
 void capture_mode_opened(struct capture *capture);
 void capture_mode_closed(struct capture *capture);
 
-/* Each records a node and sets *ret_is_captured if the stream captures; else does nothing. */
-CUresult graph_capture_kernel(CUstream stream, const struct launch *launch, bool *ret_is_captured);
-CUresult graph_capture_marker(CUstream stream, int node_type, bool *ret_is_captured);
+/* Records a node, for the caller to fill in; *ret_node is NULL if the stream does not capture. */
+CUresult graph_capture(CUstream stream, int node_type, CUgraphNode *ret_node);
+
+/* The same for what is more than a node. *ret_is_captured: the stream captures, and the call is done. */
 CUresult graph_capture_event_record(CUstream stream, CUevent event, bool *ret_is_captured);
 CUresult graph_capture_event_wait(CUstream stream, CUevent event, bool *ret_is_captured);
-CUresult graph_capture_host(CUstream stream, CUhostFn function, void *user_data, bool *ret_is_captured);
 CUresult graph_capture_allocate(CUstream stream, uint64_t size_bytes, CUdeviceptr *ret_address, bool *ret_is_captured);
-CUresult graph_capture_free(CUstream stream, CUdeviceptr address, bool *ret_is_captured);
+
+/* launch.c: checks a launch, and how long it would run; nothing is queued. */
+CUresult launch_duration(CUfunction function, const unsigned grid[3], const unsigned block[3], void **parameters, void **extra,
+                         int64_t *ret_duration_ns);
 
 /* A piece of work of no time and no memory: into the graph of a stream that captures, else into its queue. */
 CUresult graph_mark(CUstream stream, int node_type);

@@ -173,7 +173,7 @@ static CUresult run_node(CUgraphNode node, CUstream stream)
     CUresult result;
     switch (node->type) {
     case CU_GRAPH_NODE_TYPE_KERNEL:
-        return stream_submit(stream, node->launch.duration_ns, NULL, true);
+        return stream_submit(stream, node->duration_ns, NULL, true);
     case CU_GRAPH_NODE_TYPE_GRAPH:
         return node->child ? run_graph(node->child, stream) : (CUresult)CUDA_ERROR_OUT_OF_MEMORY;
     case CU_GRAPH_NODE_TYPE_HOST:

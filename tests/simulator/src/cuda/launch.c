@@ -1,6 +1,4 @@
-/* launch.c - kernel launches: cuLaunchKernel and its relatives, down to the interface of before CUDA 4 (contract: launch.h). */
-#include "launch.h"
-
+/* launch.c - kernel launches: cuLaunchKernel and its relatives, down to the interface of before CUDA 4. */
 #include "graph.h"
 
 /* The first parameter's bytes, from the pointer array or from the packed buffer in `extra`. NULL if neither is given. */
@@ -30,40 +28,39 @@ static bool is_shape_valid(const unsigned grid[3], const unsigned block[3])
     return grid[1] <= 65535 && grid[2] <= 65535 && block[2] <= 64 && (uint64_t)block[0] * block[1] * block[2] <= 1024;
 }
 
-CUresult launch_prepare(CUfunction function, const unsigned grid[3], const unsigned block[3], void **parameters, void **extra,
-                        struct launch *ret_launch)
+CUresult launch_duration(CUfunction function, const unsigned grid[3], const unsigned block[3], void **parameters, void **extra,
+                         int64_t *ret_duration_ns)
 {
     REQUIRE(object_is(function, KIND_FUNCTION), CUDA_ERROR_INVALID_HANDLE);
     REQUIRE(!(parameters && extra) && is_shape_valid(grid, block), CUDA_ERROR_INVALID_VALUE);
-    int64_t duration_ns = g_driver.machine.state->time.other_kernel_ns;
-    if (function->is_spin) {
-        const void *parameter = first_parameter(parameters, extra);
-        REQUIRE(parameter, CUDA_ERROR_INVALID_VALUE);
-        duration_ns = spin_duration_ns(function, parameter);
-    }
-    *ret_launch = (struct launch){.function = function, .duration_ns = duration_ns};
+    const void *parameter = function->is_spin ? first_parameter(parameters, extra) : NULL;
+    REQUIRE(parameter || !function->is_spin, CUDA_ERROR_INVALID_VALUE);
+    *ret_duration_ns = parameter ? spin_duration_ns(function, parameter) : g_driver.machine.state->time.other_kernel_ns;
     return CUDA_SUCCESS;
 }
 
-CUresult launch_submit(const struct launch *launch, CUstream stream)
+/* Into the queue, or into the graph of a stream that captures. */
+static CUresult launch(CUfunction function, const unsigned grid[3], const unsigned block[3], CUstream stream, void **parameters, void **extra)
 {
-    bool is_captured = false;
+    int64_t duration_ns;
+    CUgraphNode node;
+    TRY(launch_duration(function, grid, block, parameters, extra, &duration_ns));
     TRY(stream_resolve(stream, &stream));
-    TRY(graph_capture_kernel(stream, launch, &is_captured));
-    if (is_captured)
+    TRY(graph_capture(stream, CU_GRAPH_NODE_TYPE_KERNEL, &node));
+    if (node) {
+        node->duration_ns = duration_ns;
         return CUDA_SUCCESS;
-    CUresult result = stream_submit(stream, launch->duration_ns, NULL, true);
+    }
+    CUresult result = stream_submit(stream, duration_ns, NULL, true);
     driver_spend(g_driver.machine.state->time.launch_call_ns);
     return result;
 }
 
 static CUresult launch_kernel(CUfunction function, const unsigned grid[3], const unsigned block[3], CUstream stream, void **parameters, void **extra)
 {
-    struct launch launch;
     CUcontext context;
     TRY(context_require(&context));
-    TRY(launch_prepare(function, grid, block, parameters, extra, &launch));
-    return launch_submit(&launch, stream);
+    return launch(function, grid, block, stream, parameters, extra);
 }
 
 #define SHAPE_PARAMETERS unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y, unsigned block_z
@@ -97,10 +94,8 @@ CUDA_EXPORT cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *launches, u
     REQUIRE(launches && count > 0 && count <= (unsigned)driver_device_count() && flags <= 3, CUDA_ERROR_INVALID_VALUE);
     for (unsigned i = 0; i < count; i++) {
         const CUDA_LAUNCH_PARAMS *one = &launches[i];
-        struct launch launch;
         REQUIRE(object_is(one->stream, KIND_STREAM), CUDA_ERROR_INVALID_HANDLE); /* the default streams are not allowed */
-        TRY(launch_prepare(one->function, SHAPE_OF(one), one->kernel_parameters, NULL, &launch));
-        TRY(launch_submit(&launch, one->stream));
+        TRY(launch(one->function, SHAPE_OF(one), one->stream, one->kernel_parameters, NULL));
     }
     return CUDA_SUCCESS;
 }

@@ -283,11 +283,13 @@ STREAM_ENTRY(cuMemAllocFromPoolAsync, (CUdeviceptr *ret_address, size_t size_byt
 
 static CUresult free_async(CUdeviceptr address, CUstream stream)
 {
-    bool is_captured = false;
+    CUgraphNode node;
     TRY(stream_resolve(stream, &stream));
-    TRY(graph_capture_free(stream, address, &is_captured));
-    if (is_captured)
+    TRY(graph_capture(stream, CU_GRAPH_NODE_TYPE_MEM_FREE, &node));
+    if (node) {
+        node->address = address;
         return CUDA_SUCCESS;
+    }
     return heap_free(address, HEAP_POOL | HEAP_GRAPH | HEAP_DEVICE) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
