@@ -137,11 +137,10 @@ static CUresult join(CUstream stream, CUevent event)
     return result;
 }
 
-CUresult graph_capture_event_wait(CUstream stream, CUevent event, bool *ret_is_captured)
+CUresult graph_capture_event_wait(CUstream stream, CUevent event)
 {
     driver_lock();
     bool is_in_capture = event->capture && event->capture->graph && event->capture->id == event->capture_id;
-    *ret_is_captured = is_in_capture || stream->capture;
     CUresult result = is_in_capture ? join(stream, event) : CUDA_SUCCESS;
     driver_unlock();
     return result;

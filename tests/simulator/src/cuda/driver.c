@@ -79,7 +79,8 @@ void driver_settle_memory(uint32_t card, int64_t requested_bytes, int64_t alloca
 {
     state_lock(&g_driver.machine);
     memory_note(&g_driver.machine, card, requested_bytes, allocated_bytes);
-    memory_unreserve(&g_driver.machine, card, give_back_bytes);
+    if (give_back_bytes)
+        memory_unreserve(&g_driver.machine, card, give_back_bytes);
     state_unlock(&g_driver.machine);
 }
 

@@ -135,11 +135,10 @@ ENTRY(cuEventElapsedTime_v2, (float *ret_ms, CUevent start, CUevent end), elapse
 /* One queue per process and card: what was recorded earlier is passed earlier anyway. Only a capture has to note the edge. */
 static CUresult wait_event(CUstream stream, CUevent event, unsigned flags)
 {
-    bool is_captured = false;
     REQUIRE(flags <= 1, CUDA_ERROR_INVALID_VALUE);
     REQUIRE(object_is(event, KIND_EVENT), CUDA_ERROR_INVALID_HANDLE);
     TRY(stream_resolve(stream, &stream));
-    return graph_capture_event_wait(stream, event, &is_captured);
+    return graph_capture_event_wait(stream, event);
 }
 
 STREAM_ENTRY(cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned flags), wait_event(stream, event, flags))

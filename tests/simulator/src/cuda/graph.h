@@ -46,10 +46,10 @@ void capture_mode_closed(struct capture *capture);
 /* Records a node, for the caller to fill in; *ret_node is NULL if the stream does not capture. */
 CUresult graph_capture(CUstream stream, int node_type, CUgraphNode *ret_node);
 
-/* The same for what is more than a node. *ret_is_captured: the stream captures, and the call is done. */
-CUresult graph_capture_event_record(CUstream stream, CUevent event, bool *ret_is_captured);
-CUresult graph_capture_event_wait(CUstream stream, CUevent event, bool *ret_is_captured);
+/* The same for what is more, or less, than a node. *ret_is_captured: the stream captures, and the call is done. */
 CUresult graph_capture_allocate(CUstream stream, uint64_t size_bytes, CUdeviceptr *ret_address, bool *ret_is_captured);
+CUresult graph_capture_event_record(CUstream stream, CUevent event, bool *ret_is_captured);
+CUresult graph_capture_event_wait(CUstream stream, CUevent event);
 
 /* launch.c: checks a launch, and how long it would run; nothing is queued. */
 CUresult launch_duration(CUfunction function, const unsigned grid[3], const unsigned block[3], void **parameters, void **extra,
