@@ -28,7 +28,6 @@ enum {
     NVML_ERROR_MEMORY = 20,
     NVML_ERROR_NO_DATA = 21,
     NVML_ERROR_ARGUMENT_VERSION_MISMATCH = 25,
-    NVML_ERROR_UNKNOWN = 999,
 };
 
 typedef struct {

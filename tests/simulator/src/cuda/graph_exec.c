@@ -103,9 +103,10 @@ static CUresult instantiate_with_log(CUgraphExec *ret_exec, CUgraph graph, CUgra
     return instantiate(ret_exec, graph);
 }
 
-#define LOG_PARAMETERS (CUgraphExec *ret_exec, CUgraph graph, CUgraphNode *ret_error_node, char *log, size_t log_bytes)
-ENTRY(cuGraphInstantiate, LOG_PARAMETERS, instantiate_with_log(ret_exec, graph, ret_error_node, log, log_bytes))
-ENTRY(cuGraphInstantiate_v2, LOG_PARAMETERS, instantiate_with_log(ret_exec, graph, ret_error_node, log, log_bytes))
+ENTRY(cuGraphInstantiate, (CUgraphExec *ret_exec, CUgraph graph, CUgraphNode *ret_error_node, char *log, size_t log_bytes),
+      instantiate_with_log(ret_exec, graph, ret_error_node, log, log_bytes))
+ENTRY(cuGraphInstantiate_v2, (CUgraphExec *ret_exec, CUgraph graph, CUgraphNode *ret_error_node, char *log, size_t log_bytes),
+      instantiate_with_log(ret_exec, graph, ret_error_node, log, log_bytes))
 ENTRY(cuGraphInstantiateWithFlags, (CUgraphExec *ret_exec, CUgraph graph, unsigned long long flags), ((void)flags, instantiate(ret_exec, graph)))
 
 static CUresult instantiate_with_params(CUgraphExec *ret_exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params)
@@ -119,9 +120,10 @@ static CUresult instantiate_with_params(CUgraphExec *ret_exec, CUgraph graph, CU
     return result;
 }
 
-#define PARAMS_PARAMETERS (CUgraphExec *ret_exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params)
-ENTRY(cuGraphInstantiateWithParams, PARAMS_PARAMETERS, instantiate_with_params(ret_exec, graph, params))
-ENTRY(cuGraphInstantiateWithParams_ptsz, PARAMS_PARAMETERS, instantiate_with_params(ret_exec, graph, params))
+ENTRY(cuGraphInstantiateWithParams, (CUgraphExec *ret_exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params),
+      instantiate_with_params(ret_exec, graph, params))
+ENTRY(cuGraphInstantiateWithParams_ptsz, (CUgraphExec *ret_exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params),
+      instantiate_with_params(ret_exec, graph, params))
 
 CUDA_EXPORT cuGraphExecDestroy(CUgraphExec exec)
 {

@@ -80,17 +80,6 @@ struct heap_entry *heap_find(CUdeviceptr address, uint32_t kinds)
     return NULL;
 }
 
-struct heap_entry *heap_find_inside(CUdeviceptr address, uint32_t kinds)
-{
-    struct heap_entry *exact = heap_find(address, kinds);
-    for (size_t i = 0; !exact && i < g_capacity; i++) {
-        struct heap_entry *entry = &g_table[i];
-        if (entry->address && (entry->kind & kinds) && address >= entry->address && address - entry->address < entry->size_bytes)
-            exact = entry;
-    }
-    return exact;
-}
-
 struct heap_entry *heap_find_overlap(CUdeviceptr address, uint64_t size_bytes, uint32_t kinds)
 {
     for (size_t i = 0; i < g_capacity; i++) {
@@ -99,6 +88,12 @@ struct heap_entry *heap_find_overlap(CUdeviceptr address, uint64_t size_bytes, u
             return entry;
     }
     return NULL;
+}
+
+struct heap_entry *heap_find_inside(CUdeviceptr address, uint32_t kinds)
+{
+    struct heap_entry *exact = heap_find(address, kinds);
+    return exact ? exact : heap_find_overlap(address, 1, kinds);
 }
 
 struct heap_entry *heap_find_owner(const void *owner, uint32_t kinds)

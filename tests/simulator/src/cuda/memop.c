@@ -39,6 +39,7 @@ static CUresult run_batch(CUstream stream, unsigned count, const struct operatio
     return CUDA_SUCCESS;
 }
 
-#define BATCH_PARAMETERS (CUstream stream, unsigned count, const struct operation *operations, unsigned flags)
-STREAM_ENTRY(cuStreamBatchMemOp, BATCH_PARAMETERS, run_batch(stream, count, operations, flags))
-STREAM_ENTRY(cuStreamBatchMemOp_v2, BATCH_PARAMETERS, run_batch(stream, count, operations, flags))
+STREAM_ENTRY(cuStreamBatchMemOp, (CUstream stream, unsigned count, const struct operation *operations, unsigned flags),
+             run_batch(stream, count, operations, flags))
+STREAM_ENTRY(cuStreamBatchMemOp_v2, (CUstream stream, unsigned count, const struct operation *operations, unsigned flags),
+             run_batch(stream, count, operations, flags))
