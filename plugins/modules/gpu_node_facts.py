@@ -8,7 +8,8 @@ module: gpu_node_facts
 short_description: Read driver, cards, container engines and kubelet of a GPU node
 description:
   - Asks a node in one task what the roles decide by, and changes nothing. What is absent is reported as null, not as a failure.
-  - Judges driver and cards by the floors of the product (driver gate, floor of each card model, compute mode, MIG mode).
+  - Judges the node by what the product stands on (kubelet, glibc, no other device plugin, driver gate, floor of each card model, compute
+    mode, MIG mode).
   - With O(required=true) a node that cannot carry slices fails, with every reason and what to do; other nodes go on.
   - Runs on the node's Python, 3.8 or newer, without any package.
 options:

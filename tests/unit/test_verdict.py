@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import cards, verdict
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import cards, fleet, verdict
 from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.errors import TierError
 from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.tiers import Catalogue
 
@@ -16,7 +16,7 @@ A800 = cards.named("a800-80gb")
 
 
 def judged(*entries: dict[str, Any], catalogue: Catalogue = DEFAULT, every_card: bool = False) -> verdict.FleetVerdict:
-    return verdict.judge_fleet(catalogue, verdict.read_fleet(list(entries), catalogue), every_card)
+    return verdict.judge_fleet(catalogue, fleet.read_fleet(list(entries), catalogue), every_card)
 
 
 class TestOneCard:
@@ -127,5 +127,5 @@ class TestAFleet:
     )
     def test_a_mistake_in_the_fleet_is_told_with_its_node(self, entry: Any, message: str) -> None:
         with pytest.raises(TierError) as raised:
-            verdict.read_fleet([entry], DEFAULT)
+            fleet.read_fleet([entry], DEFAULT)
         assert message in str(raised.value)

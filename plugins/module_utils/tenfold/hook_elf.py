@@ -13,10 +13,11 @@ from typing import Union
 
 from .errors import TenfoldError
 
-__all__ = ["ElfLibrary", "HookError", "parse_glibc_version", "read_library"]
+__all__ = ["GLIBC_FLOOR", "ElfLibrary", "HookError", "parse_glibc_version", "read_library"]
 
 PathLike = Union[str, "os.PathLike[str]"]
 
+GLIBC_FLOOR = "2.17"  # what the hook needs of a node and of an image
 MACHINES = {62: "x86_64", 183: "aarch64", 3: "i386", 40: "arm", 243: "riscv", 21: "ppc64", 22: "s390"}
 PT_DYNAMIC = 2
 PT_LOAD = 1
