@@ -95,7 +95,7 @@ class TestCards:
         assert "offers" not in entry
 
     def test_cards_that_are_no_list_are_refused_with_their_host(self) -> None:
-        with pytest.raises(TierError, match="gpu_node_cards of host 'gpu-1' is .*, expected a list such as"):
+        with pytest.raises(TierError, match=r"gpu_node_cards of host 'gpu-1' is .*, expected a list such as"):
             cards_of(gpu_node_cards={"card": "a800-80gb"})
 
     def test_both_proofs_of_mixed_pools_pass(self) -> None:

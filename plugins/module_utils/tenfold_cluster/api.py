@@ -228,7 +228,10 @@ def connect(kubeconfig: str, context: str | None = None) -> Cluster:
         configuration = kubernetes.client.Configuration()
         kubernetes.config.load_kube_config(path or None, context=context, client_configuration=configuration)
     except Exception as error:
-        raise ClusterError(f"kubeconfig '{path or '(default)'}' cannot be used: {error}") from error
+        where = f"kubeconfig '{path or '(default)'}'"
+        raise ClusterError(
+            f"{where} cannot be used: {error}; set kube_control_kubeconfig to the file of a cluster administrator"
+        ) from error
     # One reconnect is enough to bridge a dropped keep-alive; three (urllib3's default) only delay the clear answer.
     configuration.retries = 1
     cluster = Cluster(None, configuration.host, path or "(default)")
