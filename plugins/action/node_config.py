@@ -96,10 +96,7 @@ SUBJECTS = {
 
 
 def _major(version: str) -> int:
-    head = version.lstrip("v").split(".")[0]
-    if not head.isdigit():
-        raise MergeError(f"the engine reports version {version!r}, expected a number such as '26.1.5'")
-    return int(head)
+    return runtime_config.engine_release("docker", version, "26.1.5").parts[0]
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]

@@ -107,6 +107,7 @@ annotation_values:
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.versions import Version
 from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold_cluster import api, objects, volcano
 from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold_cluster.arguments import CONNECTION
 from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold_cluster.errors import ClusterError
@@ -134,10 +135,6 @@ ARGUMENT_SPEC = {
 }
 
 
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".")[:2])
-
-
 def find_volcano(cluster: api.Cluster, options: dict[str, Any]) -> dict[str, Any]:
     """The scheduler as a dictionary, {} where there is none. Errors: ClusterError for one that is too old or can't be told."""
     deployments = cluster.select("apps/v1", "Deployment")
@@ -158,7 +155,7 @@ def read(options: dict[str, Any]) -> dict[str, Any]:
     cluster = api.connect(options["kubeconfig"], options["context"])
     facts: dict[str, Any] = {"server": cluster.server, "version": cluster.version()}
     minimum = options["kubernetes_minimum"]
-    if minimum and _numbers(facts["version"]) < _numbers(minimum):
+    if minimum and Version.parse(facts["version"]) < Version.parse(minimum):
         raise ClusterError(
             f"Kubernetes at '{cluster.server}' is {facts['version']}, expected {minimum} or newer: slices bind late, which needs "
             "CDI devices in the device plugin's answers"

@@ -7,26 +7,21 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import total_ordering
 from typing import Any, Mapping
 
 from . import cards as card_models
 from .cards import CardModel
 from .errors import DriverError
 from .hook_elf import GLIBC_FLOOR, parse_glibc_version
+from .versions import Version
 
 __all__ = ["FLOORS", "DriverVersion", "Floor", "NodeProblem", "capabilities", "check_node"]
 
 _VERSION = re.compile(r"\d{1,4}(\.\d{1,4}){0,3}", re.ASCII)
 
 
-@total_ordering
-@dataclass(frozen=True)
-class DriverVersion:
-    """A driver version such as ``535.104.05``; compared number by number, missing parts count as 0."""
-
-    text: str
-    parts: tuple[int, ...]
+class DriverVersion(Version):
+    """A driver version such as ``535.104.05``."""
 
     @classmethod
     def parse(cls, text: str) -> DriverVersion:
@@ -34,22 +29,7 @@ class DriverVersion:
         stripped = text.strip() if isinstance(text, str) else ""
         if not _VERSION.fullmatch(stripped):
             raise DriverError(f'driver version is {text!r}, expected numbers and dots such as "535.104.05"', version=str(text))
-        parts = [int(part) for part in stripped.split(".")]
-        while len(parts) > 1 and parts[-1] == 0:
-            parts.pop()
-        return cls(text=stripped, parts=tuple(parts))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, DriverVersion) and self.parts == other.parts
-
-    def __hash__(self) -> int:
-        return hash(self.parts)
-
-    def __lt__(self, other: DriverVersion) -> bool:
-        return self.parts < other.parts
-
-    def __str__(self) -> str:
-        return self.text
+        return super().parse(stripped)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ import struct
 from dataclasses import dataclass
 from typing import Union
 
-from .errors import TenfoldError
+from .errors import TenfoldError, VersionError
+from .versions import Version
 
 __all__ = ["GLIBC_FLOOR", "ElfLibrary", "HookError", "parse_glibc_version", "read_library"]
 
@@ -48,16 +49,15 @@ class ElfLibrary:
     def needed_glibc(self) -> str:
         """The oldest glibc that has every symbol it wants, as "2.17"; "" if it wants none."""
         versions = [version for wanted in self.needs_versions.values() for version in wanted if version.startswith("GLIBC_")]
-        numbers = sorted((parse_glibc_version(version) for version in versions if version != "GLIBC_PRIVATE"), reverse=True)
-        return ".".join(map(str, numbers[0][:2])) if numbers else ""
+        newest = max((parse_glibc_version(version) for version in versions if version != "GLIBC_PRIVATE"), default=None)
+        return ".".join(newest.release.split(".")[:2]) if newest else ""
 
 
-def parse_glibc_version(text: str) -> tuple[int, ...]:
-    """``GLIBC_2.2.5`` or ``2.31`` to numbers that compare. Errors: HookError."""
-    bare = text[6:] if text.startswith("GLIBC_") else text
+def parse_glibc_version(text: str) -> Version:
+    """``GLIBC_2.2.5`` or ``2.31``. Errors: HookError."""
     try:
-        return tuple(int(part) for part in bare.split("."))
-    except ValueError as error:
+        return Version.parse(text[6:] if text.startswith("GLIBC_") else text)
+    except VersionError as error:
         raise HookError(f"glibc version is {text!r}, expected numbers and dots", version=text) from error
 
 

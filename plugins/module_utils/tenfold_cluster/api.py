@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, Dict
 from urllib.parse import quote, urlencode
 
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.versions import Version
+
 from .errors import ClusterError, UnreachableError
 
 __all__ = ["Cluster", "connect"]
@@ -37,7 +39,7 @@ class Cluster:
 
     def version(self) -> str:
         """The server's version, e.g. '1.35.4'."""
-        return str(self._request("GET", "/version")["gitVersion"]).lstrip("v").split("+")[0].split("-")[0]
+        return Version.parse(str(self._request("GET", "/version")["gitVersion"])).release
 
     def read(self, api_version: str, kind: str, name: str, namespace: str = "") -> Document | None:
         """One object, None when it (or its kind) does not exist."""
