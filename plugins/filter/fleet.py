@@ -1,6 +1,6 @@
 """What playbooks and roles need of the fleet: the value itself, and the objects that say on each node what was decided.
 
-Owns how Ansible's variables become plain values; every decision is ``tenfold.fleet``'s.
+Owns the filters' names and which variables of a host are read; every decision is ``tenfold.fleet``'s.
 """
 
 from __future__ import annotations
@@ -10,15 +10,7 @@ from typing import Any, Callable, Iterable, Mapping
 from ansible.errors import AnsibleFilterError
 from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.errors import TenfoldError
 from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.fleet import DECLARED, FOUND, Fleet
-
-
-def _plain(value: Any) -> Any:
-    """ansible-core 2.19 templates a nested value when somebody looks at it."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
-    return value
+from ansible_collections.tenfold.vgpu.plugins.plugin_utils.plain import plain
 
 
 def gpu_fleet(groups: Mapping[str, Iterable[str]], hostvars: Any) -> dict[str, Any]:
@@ -26,18 +18,13 @@ def gpu_fleet(groups: Mapping[str, Iterable[str]], hostvars: Any) -> dict[str, A
     hosts = {}
     for name in groups.get("gpu_nodes") or ():
         variables = hostvars[name]
-        hosts[str(name)] = {variable: _plain(variables[variable]) for variable in DECLARED if variable in variables}
+        hosts[str(name)] = {variable: plain(variables[variable]) for variable in DECLARED if variable in variables}
         # What a module answered is no template: to look for one in every answer takes two of three seconds for a thousand hosts.
-        hosts[str(name)][FOUND] = _plain(hostvars.raw_get(name).get(FOUND))
+        hosts[str(name)][FOUND] = plain(hostvars.raw_get(name).get(FOUND))
     try:
         return Fleet.from_inventory(hosts).as_dict()
     except TenfoldError as error:
         raise AnsibleFilterError(str(error)) from error
-
-
-def gpu_fleet_strangers(fleet: Mapping[str, Any], nodes: Iterable[Mapping[str, Any]]) -> list[str]:
-    """``Fleet.strangers()`` of what gpu_fleet gave."""
-    return Fleet.from_dict(_plain(fleet)).strangers(nodes)
 
 
 def node_objects(nodes_by_value: Mapping[str, Iterable[str]], field: str, key: str) -> list[dict[str, Any]]:
@@ -49,16 +36,6 @@ def node_objects(nodes_by_value: Mapping[str, Iterable[str]], field: str, key: s
     ]
 
 
-def environment(settings: Mapping[str, Any], prefix: str) -> list[dict[str, str]]:
-    """A container's environment from settings by name."""
-    return [{"name": f"{prefix}{name}".upper(), "value": str(value)} for name, value in settings.items()]
-
-
 class FilterModule:
     def filters(self) -> dict[str, Callable[..., Any]]:
-        return {
-            "environment": environment,
-            "gpu_fleet": gpu_fleet,
-            "gpu_fleet_strangers": gpu_fleet_strangers,
-            "node_objects": node_objects,
-        }
+        return {"gpu_fleet": gpu_fleet, "node_objects": node_objects}

@@ -25,6 +25,9 @@ options:
     type: list
     elements: str
     default: []
+  fleet:
+    description: What P(tenfold.vgpu.gpu_fleet#filter) gave. The nodes of its fit hosts must exist, and be the machines that were looked at.
+    type: dict
   volcano:
     description: Look for a Volcano scheduler, and return it as RV(volcano).
     type: bool
@@ -107,6 +110,7 @@ annotation_values:
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.fleet import Fleet
 from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.versions import Version
 from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold_cluster import api, objects, volcano
 from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold_cluster.arguments import CONNECTION
@@ -116,6 +120,7 @@ ARGUMENT_SPEC = {
     **CONNECTION,
     "kubernetes_minimum": {"type": "str"},
     "nodes": {"type": "list", "elements": "str", "default": []},
+    "fleet": {"type": "dict"},
     "volcano": {"type": "bool", "default": False},
     "volcano_namespace": {"type": "str", "default": ""},
     "volcano_minimum": {"type": "str"},
@@ -160,18 +165,24 @@ def read(options: dict[str, Any]) -> dict[str, Any]:
             f"Kubernetes at '{cluster.server}' is {facts['version']}, expected {minimum} or newer: slices bind late, which needs "
             "CDI devices in the device plugin's answers"
         )
-    if options["nodes"] or options["annotation"]:
+    fleet = Fleet.from_dict(options["fleet"]) if options["fleet"] else Fleet(())
+    names = options["nodes"] + [host.node for host in fleet.fit]
+    if names or options["annotation"]:
         nodes = {node["metadata"]["name"]: node for node in cluster.select("v1", "Node")}
-        missing = [name for name in options["nodes"] if name not in nodes]
+        missing = [name for name in names if name not in nodes]
         if missing:
-            names = ", ".join(f"'{name}'" for name in missing)
+            listed = ", ".join(f"'{name}'" for name in missing)
             raise ClusterError(
-                f"the cluster at '{cluster.server}' has no node {names}; set gpu_node_name of these hosts to the "
+                f"the cluster at '{cluster.server}' has no node {listed}; set gpu_node_name of these hosts to the "
                 "names that kubectl get nodes shows, or join them first",
                 missing_nodes=missing,
             )
+        # A wrong gpu_node_name would label, restart or one day drain another machine.
+        strangers = fleet.strangers(nodes.values())
+        if strangers:
+            raise ClusterError(f"{'; '.join(strangers)}; correct gpu_node_name in the inventory", strangers=strangers)
         if options["annotation"]:
-            others = [node for name, node in nodes.items() if name not in options["nodes"]]
+            others = [node for name, node in nodes.items() if name not in names]
             values = {(node["metadata"].get("annotations") or {}).get(options["annotation"]) for node in others}
             facts["annotation_values"] = sorted(value for value in values if value)
     if options["objects"]:

@@ -101,13 +101,15 @@ class Fleet:
         The kubelet reports /etc/machine-id and the machine's own UUID; either of them proves it. A host that nobody has looked at is
         believed.
         """
-        reported = {node["metadata"]["name"]: node["status"]["nodeInfo"] for node in nodes}
+        seen = {host.node: host for host in self.fit if host.machine_id}
         strangers = []
-        for host in self.fit:
-            info = reported.get(host.node)
-            if not info or not host.machine_id or info["machineID"] == host.machine_id or info["systemUUID"].lower() == host.system_uuid:
+        for node in nodes:
+            host = seen.get(node["metadata"]["name"])
+            if host is None:
                 continue
-            strangers.append(f"host {host.name!r} has machine-id {host.machine_id}, but node {host.node!r} reports {info['machineID']}")
+            info = node["status"]["nodeInfo"]
+            if info["machineID"] != host.machine_id and info["systemUUID"].lower() != host.system_uuid:
+                strangers.append(f"host {host.name!r} has machine-id {host.machine_id}, but node {host.node!r} reports {info['machineID']}")
         return strangers
 
 
