@@ -43,11 +43,11 @@ class Site:
         (folder / "hosts.yml").write_text(json.dumps(inventory))
 
     def play(self, role: str, hosts: str, *arguments: str, **variables: Any) -> subprocess.CompletedProcess[str]:
-        return self.run({"hosts": hosts, "vars": variables, "roles": [f"tenfold.vgpu.{role}"]}, *arguments)
+        return self.run([{"hosts": hosts, "vars": variables, "roles": [f"tenfold.vgpu.{role}"]}], *arguments)
 
-    def run(self, play: dict[str, Any], *arguments: str) -> subprocess.CompletedProcess[str]:
+    def run(self, plays: list[dict[str, Any]], *arguments: str) -> subprocess.CompletedProcess[str]:
         playbook = self.folder / "playbook.yml"
-        playbook.write_text(json.dumps([{"gather_facts": False, **play}]))
+        playbook.write_text(json.dumps([{"gather_facts": False, **play} for play in plays]))
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("ANSIBLE_", "KUBECONFIG"))}
         environment = {**clean, "HOME": str(self.folder), "ANSIBLE_COLLECTIONS_PATH": str(ROOT / "collections"), "ANSIBLE_NOCOLOR": "1"}
         return subprocess.run(
@@ -156,7 +156,24 @@ def test_a_pools_offers_reach_the_second_proof(site: Site) -> None:
         },
         {"ansible.builtin.debug": {"msg": "{{ proved.summary }}"}, "run_once": True},
     ]
-    result = site.run({"hosts": "gpu_nodes", "tasks": tasks})
+    result = site.run([{"hosts": "gpu_nodes", "tasks": tasks}])
     assert result.returncode == 0, result.stdout
     assert "on 3 cards of 2 nodes" in words(result)
     assert "1 huge + 2 small: proved by a800-80gb of 81920 MiB" in words(result)
+
+
+def test_hosts_that_failed_or_cannot_be_reached_are_unfit(site: Site) -> None:
+    """As Ansible itself registers a look that failed and one that never came about."""
+    here = {"ansible_connection": "local", "ansible_python_interpreter": str(site.folder / "python")}
+    away = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1}
+    hosts = {"bad": {**here, "needs_cards": True}, "away": away, "good": {**here, "needs_cards": False}}
+    (site.folder / "hosts.yml").write_text(json.dumps({"all": {"children": {"gpu_nodes": {"hosts": hosts}}}}))
+    look = {"tenfold.vgpu.gpu_node_facts": {"required": "{{ needs_cards }}"}, "register": "gpu_node_found"}
+    fleet = "{{ groups | tenfold.vgpu.gpu_fleet(hostvars) }}"
+    show = {"ansible.builtin.copy": {"content": fleet, "dest": str(site.folder / "fleet.json"), "mode": "0600"}}
+    site.run([{"hosts": "gpu_nodes", "tasks": [look]}, {"hosts": "localhost", "tasks": [show]}])
+    value = json.loads((site.folder / "fleet.json").read_text())
+    assert value["nodes"] == ["good"]
+    unfit = {host["name"]: host["unfit"] for host in value["hosts"]}
+    assert "this node cannot carry slices" in unfit["bad"]
+    assert unfit["away"] and not unfit["good"]
