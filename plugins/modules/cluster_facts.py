@@ -21,6 +21,9 @@ options:
     type: list
     elements: str
     default: []
+  fleet:
+    description: What P(tenfold.vgpu.gpu_fleet#filter) gave. The nodes of its fit hosts must exist, and be the machines that were looked at.
+    type: dict
   volcano:
     description: Look for a Volcano scheduler, and return it as RV(volcano).
     type: bool
@@ -100,6 +103,8 @@ annotation_values:
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.fleet import Fleet
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.versions import Version
 from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold_cluster import api, objects, volcano
 from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold_cluster.arguments import CONNECTION
 from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold_cluster.errors import ClusterError
@@ -108,6 +113,7 @@ ARGUMENT_SPEC = {
     **CONNECTION,
     "kubernetes_minimum": {"type": "str"},
     "nodes": {"type": "list", "elements": "str", "default": []},
+    "fleet": {"type": "dict"},
     "volcano": {"type": "bool", "default": False},
     "volcano_namespace": {"type": "str", "default": ""},
     "volcano_minimum": {"type": "str"},
@@ -125,10 +131,6 @@ ARGUMENT_SPEC = {
     },
     "annotation": {"type": "str"},
 }
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".")[:2])
 
 
 def find_volcano(cluster: api.Cluster, options: dict[str, Any]) -> dict[str, Any]:
@@ -151,23 +153,29 @@ def read(options: dict[str, Any]) -> dict[str, Any]:
     cluster = api.connect(options["kubeconfig"], options["context"])
     facts: dict[str, Any] = {"server": cluster.server, "version": cluster.version()}
     minimum = options["kubernetes_minimum"]
-    if minimum and _numbers(facts["version"]) < _numbers(minimum):
+    if minimum and Version.parse(facts["version"]) < Version.parse(minimum):
         raise ClusterError(
             f"Kubernetes at '{cluster.server}' is {facts['version']}, expected {minimum} or newer: slices bind late, which needs "
             "CDI devices in the device plugin's answers"
         )
-    if options["nodes"] or options["annotation"]:
+    fleet = Fleet.from_dict(options["fleet"]) if options["fleet"] else Fleet(())
+    names = options["nodes"] + [host.node for host in fleet.fit]
+    if names or options["annotation"]:
         nodes = {node["metadata"]["name"]: node for node in cluster.select("v1", "Node")}
-        missing = [name for name in options["nodes"] if name not in nodes]
+        missing = [name for name in names if name not in nodes]
         if missing:
-            names = ", ".join(f"'{name}'" for name in missing)
+            listed = ", ".join(f"'{name}'" for name in missing)
             raise ClusterError(
-                f"the cluster at '{cluster.server}' has no node {names}; set gpu_node_name of these hosts to the "
+                f"the cluster at '{cluster.server}' has no node {listed}; set gpu_node_name of these hosts to the "
                 "names that kubectl get nodes shows, or join them first",
                 missing_nodes=missing,
             )
+        # A wrong gpu_node_name would label, restart or one day drain another machine.
+        strangers = fleet.strangers(nodes.values())
+        if strangers:
+            raise ClusterError(f"{'; '.join(strangers)}; correct gpu_node_name in the inventory", strangers=strangers)
         if options["annotation"]:
-            others = [node for name, node in nodes.items() if name not in options["nodes"]]
+            others = [node for name, node in nodes.items() if name not in names]
             values = {(node["metadata"].get("annotations") or {}).get(options["annotation"]) for node in others}
             facts["annotation_values"] = sorted(value for value in values if value)
     if options["objects"]:

@@ -44,6 +44,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import files
 from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold_cluster import objects
 
 ARGUMENT_SPEC = {
@@ -75,7 +76,7 @@ def main() -> None:
     """Writes or removes the file."""
     module = AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True)
     path = Path(module.params["path"])
-    before = path.read_text(encoding="utf-8") if path.is_file() else None
+    before = files.read(path)
     after = None
     if module.params["state"] == "present":
         try:
@@ -84,13 +85,7 @@ def main() -> None:
             module.fail_json(msg=missing_required_lib("PyYAML"))
     if before != after and not module.check_mode:
         try:
-            if after is None:
-                path.unlink()
-            else:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                temporary = path.with_name(f".{path.name}.tmp")
-                temporary.write_text(after, encoding="utf-8")
-                temporary.replace(path)
+            files.write(path, after)
         except OSError as error:
             module.fail_json(msg=f"cannot write '{path}': {error.strerror}; set cluster_render_path to a folder that can be written")
     # Definitions have ten thousand lines; git shows what changed in them.

@@ -62,10 +62,10 @@ previous_digest:
   type: str
 """
 
-import subprocess
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import commands
 
 ARGUMENT_SPEC = {
     "image": {"type": "str", "required": True},
@@ -87,18 +87,15 @@ class CtrError(Exception):
 def ctr(options: dict[str, Any], *arguments: str) -> str:
     """Standard output of one call. Errors: CtrError."""
     argv = [options["ctr_binary"], "--address", options["address"], "--namespace", options["containerd_namespace"], *arguments]
-    try:
-        done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=_CTR_TIMEOUT_S)
-    except FileNotFoundError as error:
+    done = commands.run(argv, _CTR_TIMEOUT_S)
+    if done.status == commands.NOT_FOUND:
         raise CtrError(
             f"'{options['ctr_binary']}' does not exist on this node; set vgpu_device_plugin_ctr_binary, or leave "
             "vgpu_device_plugin_image_archive empty and push the image to a registry"
-        ) from error
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise CtrError(f"'{' '.join(argv)}' did not run: {error}") from error
-    if done.returncode:
-        raise CtrError(f"'{' '.join(argv)}' failed: {done.stderr.strip() or done.stdout.strip() or 'no message'}")
-    return done.stdout
+        )
+    if done.status:
+        raise CtrError(f"'{' '.join(argv)}' {'failed' if done.has_run else 'did not run'}: {done.message or 'no message'}")
+    return done.out
 
 
 def digests_of(listing: str) -> dict[str, str]:

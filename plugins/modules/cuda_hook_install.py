@@ -111,6 +111,8 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import commands
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.files import read, write
 
 ARGUMENT_SPEC = {
     "state": {"type": "str", "choices": ["staged", "current", "absent"], "default": "current"},
@@ -234,13 +236,6 @@ def is_mounted(folder: str) -> bool:
     return any(line.split()[4] == folder for line in lines)
 
 
-def run(module: AnsibleModule, *argv: str) -> None:
-    """A command that must work."""
-    rc, stdout, stderr = module.run_command(list(argv))
-    if rc != 0:
-        raise HookError(f"`{' '.join(argv)}` failed with {rc}: {(stderr or stdout).strip()}")
-
-
 class Node:
     """What is on the node now, and what has to change. Reading is done at once, so that check mode and a run see the same."""
 
@@ -255,7 +250,7 @@ class Node:
         self.versions = sorted(path.name for path in folders if path.is_dir() and not path.is_symlink() and path.name[0] != ".")
         self.users = users_of_versions(self.hook_folder, Path(module.params["cdi_folder"]), self.versions)
         self.unit_path, self.unit_text = mount_unit(module)
-        self.is_unit_right = self.unit_path.is_file() and self.unit_path.read_text() == self.unit_text
+        self.is_unit_right = read(self.unit_path) == self.unit_text
         self.is_mounted = is_mounted(str(self.run_folder))
 
     def unused(self, version: str) -> list[str]:
@@ -301,16 +296,16 @@ class Node:
                 f"{str(self.run_folder)!r} holds files but is not a mount of its own: stop the device plugin, empty the folder, run again"
             )
         if not self.is_unit_right:
-            self.unit_path.write_text(self.unit_text)
+            write(self.unit_path, self.unit_text)
             # Only here, and only because a unit changed: a reload takes the cards from containers of some setups
             # (NVIDIA/nvidia-container-toolkit#48).
-            run(self.module, "systemctl", "daemon-reload")
+            commands.must(["systemctl", "daemon-reload"], HookError)
         if not self.is_mounted:
-            run(self.module, "systemctl", "enable", "--now", self.unit_path.name)
+            commands.must(["systemctl", "enable", "--now", self.unit_path.name], HookError)
         elif not self.is_unit_right:
-            run(self.module, "systemctl", "enable", self.unit_path.name)
+            commands.must(["systemctl", "enable", self.unit_path.name], HookError)
             size = f"size={self.module.params['run_size_mib']}m,nr_inodes={self.module.params['run_inodes']}"
-            run(self.module, "mount", "-o", f"remount,{size}", str(self.run_folder))
+            commands.must(["mount", "-o", f"remount,{size}", str(self.run_folder)], HookError)
 
     def is_anything_there(self) -> bool:
         return bool(self.versions or self.current or self.unit_path.exists() or self.is_mounted or self.state_folder.exists())
@@ -322,9 +317,9 @@ class Node:
             listing = "; ".join(f"{version} by {', '.join(users[:3])}" for version, users in used.items())
             raise HookError(f"the hook is in use ({listing}): remove the device plugin and drain this node first")
         if self.unit_path.exists():
-            run(self.module, "systemctl", "disable", "--now", self.unit_path.name)
+            commands.must(["systemctl", "disable", "--now", self.unit_path.name], HookError)
             self.unit_path.unlink()
-            run(self.module, "systemctl", "daemon-reload")
+            commands.must(["systemctl", "daemon-reload"], HookError)
         if self.run_folder.is_dir() and not any(self.run_folder.iterdir()):
             self.run_folder.rmdir()
         shutil.rmtree(str(self.state_folder), ignore_errors=True)

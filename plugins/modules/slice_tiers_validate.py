@@ -158,7 +158,7 @@ error_details:
 
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import verdict
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import fleet, verdict
 from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.errors import TenfoldError
 from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.tiers import Catalogue
 
@@ -185,8 +185,8 @@ def main() -> None:
     module = AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True)
     try:
         catalogue = Catalogue.from_vars(module.params["catalogue"])
-        fleet = verdict.read_fleet(module.params["fleet"], catalogue)
-        judged = verdict.judge_fleet(catalogue, fleet, every_card=module.params["every_card"])
+        cards = fleet.read_fleet(module.params["fleet"], catalogue)
+        judged = verdict.judge_fleet(catalogue, cards, every_card=module.params["every_card"])
         judged.raise_problems()
     except TenfoldError as error:
         module.fail_json(msg=str(error), error_details=error.details)

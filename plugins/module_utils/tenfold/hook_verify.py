@@ -24,14 +24,13 @@ from typing import IO, Any, Iterable, Sequence, cast
 
 from . import page_writer, region
 from .errors import RegionError
-from .hook_elf import ElfLibrary, HookError, parse_glibc_version, read_library
+from .hook_elf import GLIBC_FLOOR, ElfLibrary, HookError, parse_glibc_version, read_library
 
 __all__ = ["Check", "Report", "VerifyRequest", "expected_symbols", "verify"]
 
 LIBRARY = "libtenfold.so"
 SELFTEST = "tenfold-selftest"
 PAGE_SYMBOLS = ("tenfold_page_abi", "tenfold_page_create", "tenfold_page_tell_busy", "tenfold_page_write")
-GLIBC_FLOOR = "2.17"
 MEMORY_BYTES_MAX = 256 << 20
 STEP_BYTES = 2 << 20
 ANSWER_SECONDS = 20.0

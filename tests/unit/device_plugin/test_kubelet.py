@@ -188,7 +188,7 @@ class TestIds:
         found = pod("one")
         bench.bind(found)
         bench.settings.state_dir.joinpath("ledger.json").unlink()
-        bench.settings.state_dir.joinpath(".ledger.json.tmp").mkdir()
+        bench.settings.state_dir.joinpath("ledger.json").mkdir()
         with pytest.raises(Exception, match="cannot write"):
             bench.kubelet.admit(found)
         assert bench.plugin.binder.ledger.slots == {}

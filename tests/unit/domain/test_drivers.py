@@ -15,6 +15,10 @@ A800 = cards.named("a800-80gb")
 versions = st.lists(st.integers(0, 999), min_size=1, max_size=4).map(lambda parts: ".".join(map(str, parts)))
 
 
+# What every node needs beside its driver and cards.
+GROUND: dict[str, Any] = {"kubelet": {"version": "1.31.4"}, "glibc_version": "2.36", "rival_device_plugins": []}
+
+
 def node(driver: str | None = "535.104.05", **card: Any) -> dict[str, Any]:
     entry = {
         "index": 0,
@@ -24,7 +28,7 @@ def node(driver: str | None = "535.104.05", **card: Any) -> dict[str, Any]:
         "mig_mode": "Disabled",
         "compute_mode": "Default",
     }
-    return {"driver": driver, "cards": [{**entry, **card}]}
+    return {**GROUND, "driver": driver, "cards": [{**entry, **card}]}
 
 
 def rules(facts: dict[str, Any], **options: Any) -> list[str]:
@@ -109,10 +113,29 @@ class TestANode:
         ],
     )
     def test_what_is_missing_is_named(self, facts: dict[str, Any], rule: str) -> None:
-        assert rules(facts) == [rule]
+        assert rules({**GROUND, **facts}) == [rule]
+
+    @pytest.mark.parametrize(
+        ("facts", "message"),
+        [
+            ({"kubelet": None}, "there is no kubelet on this node; join it to the cluster first"),
+            ({"glibc_version": "2.12"}, "glibc is 2.12, expected 2.17 or newer"),
+            ({"glibc_version": None}, "there is no glibc on this node, expected 2.17 or newer"),
+            ({"rival_device_plugins": ["nvidia-gpu.sock"]}, "another device plugin serves its NVIDIA cards (nvidia-gpu.sock)"),
+        ],
+    )
+    def test_what_the_hook_and_the_device_plugin_stand_on_is_required(self, facts: dict[str, Any], message: str) -> None:
+        (problem,) = drivers.check_node({**node(), **facts}, A800)
+        assert problem.fatal
+        assert message in str(problem)
+
+    def test_all_that_is_wrong_is_said_at_once(self) -> None:
+        assert rules({}) == ["kubelet_missing", "glibc_too_old", "driver_missing"]
 
     def test_the_reason_that_nvidia_smi_gave_is_passed_on(self) -> None:
-        (problem,) = drivers.check_node({"driver": "535.1", "cards": [], "nvidia_smi_error": "Driver/library version mismatch"}, A800)
+        (problem,) = drivers.check_node(
+            {**GROUND, "driver": "535.1", "cards": [], "nvidia_smi_error": "Driver/library version mismatch"}, A800
+        )
         assert "Driver/library version mismatch" in problem.message
 
     def test_a_card_in_exclusive_process_mode_cannot_be_shared(self) -> None:

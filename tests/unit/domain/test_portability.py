@@ -48,12 +48,13 @@ import importlib
 for name in {NAMES!r}:
     importlib.import_module(name)
 from {DOMAIN}.tiers import Catalogue
-from {DOMAIN} import cards, wire, fit
+from {DOMAIN} import cards, fit, verdict, wire
 tiers = {{"small": {{"memory_mib": 8192, "reserved_cores": 10}}}}
-verdict = Catalogue.from_vars({{"tiers": tiers, "required_mixes": [{{"small": 10}}]}}).check(cards.named("a800-80gb"))
-print(verdict.valid, wire.encode_segments([fit.fit(fit.SliceRequest(1, 1, 1), [fit.CardLedger("a", 1, 1, "NVIDIA")]).assignments]))
+catalogue = Catalogue.from_vars({{"tiers": tiers, "required_mixes": [{{"small": 10}}]}})
+print(verdict.judge(catalogue, cards.named("a800-80gb")).valid)
+print(wire.encode_segments([fit.fit(fit.SliceRequest(1, 1, 1), [fit.CardLedger("a", 1, 1, "NVIDIA")]).assignments]))
 """
-        assert run(python, program) == "True a,NVIDIA,1,1:\n"
+        assert run(python, program) == "True\na,NVIDIA,1,1:\n"
 
 
 class TestImport:

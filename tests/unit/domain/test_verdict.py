@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import cards, verdict
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import cards, fleet, verdict
 from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.errors import TierError
 from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.tiers import Catalogue
 
@@ -16,18 +16,18 @@ A800 = cards.named("a800-80gb")
 
 
 def judged(*entries: dict[str, Any], catalogue: Catalogue = DEFAULT, every_card: bool = False) -> verdict.FleetVerdict:
-    return verdict.judge_fleet(catalogue, verdict.read_fleet(list(entries), catalogue), every_card)
+    return verdict.judge_fleet(catalogue, fleet.read_fleet(list(entries), catalogue), every_card)
 
 
 class TestOneCard:
     def test_the_default_tiers_are_valid_on_an_a800(self) -> None:
-        answer = DEFAULT.check(A800)
+        answer = verdict.judge(DEFAULT, A800)
         assert answer.valid
         assert {tier.name: tier.slices for tier in answer.tiers} == {"small": 10, "medium": 3, "large": 1, "xlarge": 1}
         assert {"xlarge": 1, "small": 2} in answer.maximal_mixes
 
     def test_an_older_drivers_card_is_judged_by_what_it_reports(self) -> None:
-        answer = DEFAULT.check(A800, memory_mib=81251)
+        answer = verdict.judge(DEFAULT, A800, memory_mib=81251)
         assert [str(problem) for problem in answer.problems] == [
             "slice_tiers_required_mixes[0] (10 small) does not fit one a800-80gb of 81251 MiB: memory 10 x 8192 = 81920 > 81152 MiB",
             "slice_tiers_required_mixes[3] (1 xlarge + 2 small) does not fit one a800-80gb of 81251 MiB: "
@@ -35,7 +35,7 @@ class TestOneCard:
         ]
 
     def test_a_tier_larger_than_the_card_is_a_problem(self) -> None:
-        answer = DEFAULT.check(cards.named("a800-40gb"))
+        answer = verdict.judge(DEFAULT, cards.named("a800-40gb"))
         assert "slice_tiers.xlarge does not fit an empty a800-40gb of 40960 MiB: memory 65536 > 40960 MiB" in map(str, answer.problems)
 
     def test_only_offered_tiers_and_their_mixes_are_judged(self) -> None:
@@ -46,13 +46,13 @@ class TestOneCard:
 
     def test_overcommitted_memory_makes_room_and_cores_stay(self) -> None:
         catalogue = Catalogue.from_vars(default_variables(memory_overcommit_ratio=1.5))
-        assert catalogue.check(A800).published_memory_mib == 122880
-        assert {tier.name: tier.slices for tier in catalogue.check(A800).tiers}["small"] == 10
+        assert verdict.judge(catalogue, A800).published_memory_mib == 122880
+        assert {tier.name: tier.slices for tier in verdict.judge(catalogue, A800).tiers}["small"] == 10
 
     def test_a_verdict_is_plain_data(self) -> None:
         import json
 
-        assert json.loads(json.dumps(DEFAULT.check(A800).as_dict()))["valid"] is True
+        assert json.loads(json.dumps(verdict.judge(DEFAULT, A800).as_dict()))["valid"] is True
 
 
 class TestAFleet:
@@ -127,5 +127,5 @@ class TestAFleet:
     )
     def test_a_mistake_in_the_fleet_is_told_with_its_node(self, entry: Any, message: str) -> None:
         with pytest.raises(TierError) as raised:
-            verdict.read_fleet([entry], DEFAULT)
+            fleet.read_fleet([entry], DEFAULT)
         assert message in str(raised.value)

@@ -10,6 +10,7 @@ from typing import Any, Callable
 
 import pytest
 from ansible_collections.tenfold.vgpu.plugins.action import cuda_hook_install as action
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import commands
 from ansible_collections.tenfold.vgpu.plugins.modules import cuda_hook_install as subject
 
 Run = Callable[..., "dict[str, Any]"]
@@ -32,14 +33,14 @@ class Node:
             one.mkdir()
         monkeypatch.setattr(subject, "SYSTEMD_FOLDER", self.units)
         monkeypatch.setattr(subject, "is_mounted", lambda _: self.is_mounted)
-        monkeypatch.setattr(subject, "run", self._command)
+        monkeypatch.setattr(commands, "must", self._command)
 
-    def _command(self, _module: Any, *argv: str) -> None:
+    def _command(self, argv: list[str], _error: type[Exception]) -> None:
         self.commands.append(" ".join(argv[:3]))
-        if argv[:2] == ("systemctl", "enable"):
+        if argv[:2] == ["systemctl", "enable"]:
             self.is_mounted = True
             (self.folder / "run").mkdir(exist_ok=True)
-        if argv[:2] == ("systemctl", "disable"):
+        if argv[:2] == ["systemctl", "disable"]:
             self.is_mounted = False
 
     def __call__(self, check: bool = False, **options: Any) -> dict[str, Any]:

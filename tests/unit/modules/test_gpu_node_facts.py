@@ -22,6 +22,7 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, 
         path.write_text(f"#!/bin/sh\n{script}\n")
         path.chmod(0o755)
 
+    write("kubelet", "echo Kubernetes v1.31.4")
     return write
 
 

@@ -28,6 +28,26 @@ def node(name: str, **metadata: Any) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, **metadata}}
 
 
+class TestTheFleet:
+    """The nodes that an inventory names, by what was seen on its hosts."""
+
+    def fleet(self, machine_id: str, unfit: str = "") -> dict[str, Any]:
+        host: dict[str, Any] = {"name": "host-1", "node": "gpu-1", "enforcement": "hook", "unfit": unfit, "cards": [], "system_uuid": None}
+        return {"hosts": [{**host, "machine_id": machine_id}]}
+
+    def test_a_node_that_is_another_machine_or_absent_is_refused(self, kube: tuple[FakeKube, str], run_module: RunModule) -> None:
+        state, path = kube
+        result = run_module(cluster_facts.main, kubeconfig=path, fleet=self.fleet("aa"))
+        assert "has no node 'gpu-1'; set gpu_node_name" in result["msg"]
+        state.put({**node("gpu-1"), "status": {"nodeInfo": {"machineID": "bb", "systemUUID": "UU"}}})
+        result = run_module(cluster_facts.main, kubeconfig=path, fleet=self.fleet("aa"))
+        assert "has machine-id aa, but node 'gpu-1' reports bb; correct gpu_node_name in the inventory" in result["msg"]
+        assert not run_module(cluster_facts.main, kubeconfig=path, fleet=self.fleet("bb")).get("failed")
+
+    def test_an_unfit_host_needs_no_node(self, kube: tuple[FakeKube, str], run_module: RunModule) -> None:
+        assert not run_module(cluster_facts.main, kubeconfig=kube[1], fleet=self.fleet("aa", "driver is 418")).get("failed")
+
+
 class TestApplying:
     def test_check_mode_predicts_a_run_on_a_cluster_that_lacks_the_namespace(
         self, kube: tuple[FakeKube, str], run_module: RunModule

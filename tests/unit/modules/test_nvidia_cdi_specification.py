@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 import pytest
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import commands as programs
 from ansible_collections.tenfold.vgpu.plugins.modules import nvidia_cdi_specification as subject
 
 Run = Callable[..., "dict[str, Any]"]
@@ -47,7 +48,7 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     recorded: list[str] = []
     (tmp_path / "systemd").mkdir()
     monkeypatch.setattr(subject, "SYSTEMD_FOLDER", tmp_path / "systemd")
-    monkeypatch.setattr(subject, "run", lambda _, *argv: recorded.append(" ".join(argv)))
+    monkeypatch.setattr(programs, "must", lambda argv, _error: recorded.append(" ".join(argv)))
     return recorded
 
 

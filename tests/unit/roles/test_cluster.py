@@ -141,7 +141,8 @@ class TestEveryRole:
         assert all(option.get("description") for option in options.values())
 
     def test_has_variables_of_its_own_name_only(self, role: str) -> None:
-        names = [*load(ROOT / "roles" / role / "defaults/main.yml"), *load(ROOT / "roles" / role / "vars/main.yml")]
+        files = [ROOT / "roles" / role / "defaults/main.yml", *(ROOT / "roles" / role / "vars").rglob("*.yml")]
+        names = [name for file in files for name in load(file)]
         assert all(name.startswith((role, f"__{role}")) for name in names)
 
     def test_can_be_taken_away_again(self, role: str) -> None:
