@@ -37,7 +37,7 @@ def test_the_page_writer_is_built_by_the_same_rules(hook: Path) -> None:
 
 def test_exports_are_hooks_def_and_nothing_else(hook: Path) -> None:
     library = hook_elf.read_library(hook / "libtenfold.so")
-    assert library.exported == hook_verify.expected_symbols((HOOK_SOURCE / "src" / "hooks.def").read_text())
+    assert library.exported == hook_verify.expected_symbols((HOOK_SOURCE / "src" / "abi" / "hooks.def").read_text())
     assert set(library.exported) == set(hook_verify.expected_symbols((hook / "symbols.txt").read_text()))
 
 
@@ -46,7 +46,7 @@ def test_every_hooked_symbol_is_one_that_drivers_export(simulator: Path) -> None
         ["nm", "-D", "--defined-only", str(simulator / "libcuda.so.1")], capture_output=True, text=True, check=True
     ).stdout
     exported = {line.split()[-1] for line in driver.splitlines()}
-    hooked = {name for name in hook_verify.expected_symbols((HOOK_SOURCE / "src" / "hooks.def").read_text()) if name.startswith("cu")}
+    hooked = {name for name in hook_verify.expected_symbols((HOOK_SOURCE / "src" / "abi" / "hooks.def").read_text()) if name.startswith("cu")}
     assert hooked - exported == set()
 
 
@@ -56,7 +56,7 @@ def test_each_per_thread_twin_of_a_hooked_symbol_is_hooked_too(simulator: Path) 
         ["nm", "-D", "--defined-only", str(simulator / "libcuda.so.1")], capture_output=True, text=True, check=True
     ).stdout
     exported = {line.split()[-1] for line in driver.splitlines()}
-    hooked = set(hook_verify.expected_symbols((HOOK_SOURCE / "src" / "hooks.def").read_text()))
+    hooked = set(hook_verify.expected_symbols((HOOK_SOURCE / "src" / "abi" / "hooks.def").read_text()))
     twins = {name + suffix for name in hooked for suffix in ("_ptsz", "_ptds")} & exported
     assert twins - hooked == set()
 
@@ -97,7 +97,7 @@ def test_sources_hold_no_constructor_no_exit_no_signal_handler_and_no_umask() ->
     forbidden = re.compile(
         r"\b(exit|_exit|abort|signal|sigaction|umask|setenv|putenv|atexit|fork|system|popen)\s*\(|__attribute__\(\(constructor"
     )
-    for path in (HOOK_SOURCE / "src").glob("*.c"):
+    for path in (HOOK_SOURCE / "src").glob("*/*.c"):
         if path.name in ("vgpuctl.c", "selftest.c"):
             continue  # programs of their own
         code = re.sub(r"/\*.*?\*/|//[^\n]*", "", path.read_text(), flags=re.S)

@@ -463,7 +463,7 @@ class TestProbes:
 
     @staticmethod
     def refusals(*words: str) -> dict[str, int]:
-        program = workshop.compile_program("refusals", hook_sources=("account.c", "probe.c", "process.c", "slots.c"))
+        program = workshop.compile_program("refusals", hook_sources=[f"slice/{name}.c" for name in ("account", "probe", "process", "slots")])
         done = subprocess.run([str(program), *words], capture_output=True, text=True, timeout=120, check=False)
         assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
         counted: dict[str, int] = json.loads(done.stdout)

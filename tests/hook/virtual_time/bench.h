@@ -4,7 +4,7 @@
 #ifndef VT_BENCH_H
 #define VT_BENCH_H
 
-#include "../../../files/hook/src/limit.h"
+#include "limiter/limiter.h"
 #include "gpu.h"
 #include "random.h"
 

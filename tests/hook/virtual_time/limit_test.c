@@ -2,7 +2,7 @@
  *
  * Built plain and with the address, undefined-behaviour and thread sanitizers by test_virtual_time.py. Ends with status 1 and the
  * line that failed. */
-#include "../../../files/hook/src/limit_internal.h"
+#include "limiter/arithmetic.h"
 #include "random.h"
 #include <pthread.h>
 #include <stdio.h>
