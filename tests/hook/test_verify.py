@@ -58,13 +58,13 @@ MUTATIONS = {
         r"share of the card at a limit of 25 %: expected 25 \+- 10 %, seen \d+",
     ),
     "wrong abi name": (
-        "driver/driver.c",
+        "hooks/resolve.c",
         "            return cuda_hooks[index].function;",
         '            return strcmp(cuda_hooks[index].symbol, "cuMemGetInfo_v2") ? cuda_hooks[index].function : (void *)cuMemGetInfo;',
         r"entry points of another ABI: expected none, seen cuMemGetInfo_v2",
     ),
     "leaking free": (
-        "memory/memory.c",
+        "memory/reservation.c",
         "    if (entry->bytes)\n",
         "    if (entry->bytes == 1)\n",
         r"free_bytes \(empty again\): expected \d+, seen 0",

@@ -1,7 +1,7 @@
-/* abi_cuda.h - the part of the CUDA driver ABI that the hook touches, declared by us (no NVIDIA header is used or shipped).
+/* cuda.h - the part of the CUDA driver ABI that the hook touches, declared by us (no NVIDIA header is used or shipped).
  *
  * Owns: types, codes and struct layouts as the driver's binary interface has them on 64-bit Linux; tests/hook/c/abi_test.c holds the sizes.
- * Next: abi_nvml.h for NVML, hooks.def for prototypes. */
+ * Next: nvml.h for NVML, hooks.def for prototypes. */
 #ifndef TENFOLD_ABI_CUDA_H
 #define TENFOLD_ABI_CUDA_H
 

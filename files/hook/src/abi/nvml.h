@@ -1,7 +1,7 @@
-/* abi_nvml.h - the part of NVML's ABI that the hook touches, declared by us.
+/* nvml.h - the part of NVML's ABI that the hook touches, declared by us.
  *
  * Owns: handles, codes and the two memory structs. Versioned structs of unknown size are never touched.
- * Next: abi_cuda.h, hooks.def. */
+ * Next: cuda.h, hooks.def. */
 #ifndef TENFOLD_ABI_NVML_H
 #define TENFOLD_ABI_NVML_H
 

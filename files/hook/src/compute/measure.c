@@ -5,16 +5,19 @@
  *          the next begin; the first of a context is anchored to CLOCK_MONOTONIC.
  * Threads: `lock` guards the queue and every use of an event; the launch path takes it only where the limiter asks for an event.
  * Cost:    the helper sleeps until the time at which the limiter's estimate says that the head of the queue is done.
- * Next:    limit.c, hooks_launch.c. */
+ * Next:    the limiter decides, hooks/launch.c calls. */
 #include "compute/measure.h"
 
 #include "base/clock.h"
-#include "slice/device.h"
-#include "driver/helper.h"
-#include "compute/neighbours.h"
-#include "driver/nested.h"
-#include "memory/overhead.h"
+#include "base/parts.h"
 #include "base/sync.h"
+#include "compute/neighbours.h"
+#include "driver/helper.h"
+#include "driver/nested.h"
+#include "limiter/contention.h"
+#include "limiter/gate.h"
+#include "limiter/settle.h"
+#include "slice/device.h"
 
 #include <limits.h>
 #include <sched.h>
@@ -277,28 +280,6 @@ static void wait_for_credit(struct tf_container *container, int gpu, const struc
     syscall(SYS_futex, &limiter_of(container, gpu)->wake_word, FUTEX_WAIT, ticket->wake_seen, &left, NULL, 0);
 }
 
-static void begin_stretch(struct tf_launch *launch)
-{
-    struct card *card = &cards[launch->gpu];
-    CUcontext context = launch->context;
-    tf_overhead_notice(launch->container, launch->gpu);
-    tf_lock_acquire(&card->lock);
-    drop_open(card, launch->cuda);
-    CUevent event = context ? take_event(card, launch->cuda, context) : NULL;
-    if (record(launch->cuda, event, launch->stream)) {
-        card->open_begin = event;
-        card->open_context = context;
-        card->open_stream = launch->stream;
-        card->open_stream_number = tf_stream_number(launch->stream);
-        card->open_stretch = launch->stretch = ++card->stretches;
-        if (!(launch->ticket.flags & TF_LIMIT_END))
-            card->open_batch = launch->stretch;
-    } else {
-        give_event(card, launch->cuda, event, context);
-    }
-    tf_lock_release(&card->lock);
-}
-
 static void pass_gate(struct tf_launch *launch, uint64_t key)
 {
     struct tf_container *container = launch->container;
@@ -315,7 +296,7 @@ static void pass_gate(struct tf_launch *launch, uint64_t key)
     }
 }
 
-void tf_launch_begin(struct tf_launch *launch, struct tf_container *container, const struct tf_cuda *cuda, uint64_t key, struct tf_stream stream)
+bool tf_launch_begin(struct tf_launch *launch, struct tf_container *container, const struct tf_cuda *cuda, uint64_t key, struct tf_stream stream)
 {
     /* field by field: the ticket is large, and tf_limit_enter() fills what is read of it */
     launch->container = container;
@@ -326,14 +307,34 @@ void tf_launch_begin(struct tf_launch *launch, struct tf_container *container, c
     launch->ticket.flags = 0;
     int gpu = tf_device_of_context(container, cuda, &launch->context);
     if (gpu < 0 || tf_is_nested() || is_capturing(cuda, stream) || tf_helper_has_ended())
-        return;
+        return false;
     uint32_t limit_percent = atomic_load_explicit(&container->quotas[gpu].core_limit_percent, memory_order_relaxed);
     if (limit_percent == 0 || atomic_load_explicit(&container->quotas[gpu].mode, memory_order_relaxed) == TENFOLD_MODE_OFF)
-        return;
+        return false;
     launch->gpu = gpu;
     pass_gate(launch, key);
-    if (launch->ticket.flags & TF_LIMIT_BEGIN)
-        begin_stretch(launch);
+    return launch->ticket.flags & TF_LIMIT_BEGIN;
+}
+
+void tf_launch_record(struct tf_launch *launch)
+{
+    struct card *card = &cards[launch->gpu];
+    CUcontext context = launch->context;
+    tf_lock_acquire(&card->lock);
+    drop_open(card, launch->cuda);
+    CUevent event = context ? take_event(card, launch->cuda, context) : NULL;
+    if (record(launch->cuda, event, launch->stream)) {
+        card->open_begin = event;
+        card->open_context = context;
+        card->open_stream = launch->stream;
+        card->open_stream_number = tf_stream_number(launch->stream);
+        card->open_stretch = launch->stretch = ++card->stretches;
+        if (!(launch->ticket.flags & TF_LIMIT_END))
+            card->open_batch = launch->stretch;
+    } else {
+        give_event(card, launch->cuda, event, context);
+    }
+    tf_lock_release(&card->lock);
 }
 
 CUresult tf_launch_end(struct tf_launch *launch, CUresult result)
@@ -460,7 +461,7 @@ static uint64_t poll_card(struct tf_container *container, const struct tf_cuda *
     return nap_ns;
 }
 
-uint64_t tf_measure_poll(void)
+static uint64_t poll(void)
 {
     struct tf_container *container = tf_container();
     const struct tf_cuda *cuda = tf_cuda();
@@ -614,11 +615,11 @@ void tf_measure_resume(CUcontext context, bool has_ended)
         tf_helper_wake();
 }
 
-void tf_measure_reset(void)
+static void forget_all(void)
 {
     memset((void *)cards, 0, sizeof cards);
     memset((void *)held, 0, sizeof held);
     memset((void *)tf_limit_processes, 0, sizeof tf_limit_processes);
-    tf_neighbours_reset();
-    tf_helper_reset();
 }
+
+TF_PART(.forget = forget_all, .poll = poll);

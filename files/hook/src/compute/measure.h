@@ -3,15 +3,15 @@
  * Owns:     events, the queue of stretches that are being measured, the helper thread, this process's half of the limiter (per card).
  * Contract: nothing exists before the first limited launch; functions are called only for cards with a core limit. After fork the child starts
  *           empty. The end of a context goes through tf_measure_end(), or tf_measure_hold() and tf_measure_resume().
- * Next:     limit.c decides, hooks_launch.c calls. */
+ * Next:     the limiter decides, hooks/launch.c calls. */
 #ifndef TENFOLD_MEASURE_H
 #define TENFOLD_MEASURE_H
 
+#include "driver/driver.h"
+#include "driver/nested.h"
+#include "limiter/limiter.h"
 #include "slice/container.h"
 #include "slice/device.h"
-#include "driver/driver.h"
-#include "limiter/limiter.h"
-#include "driver/nested.h"
 
 /* A stream as the program named it; `is_per_thread` tells what a null stream means. */
 struct tf_stream {
@@ -49,7 +49,6 @@ __attribute__((always_inline)) static inline struct tf_limit_process *tf_launch_
     return TF_LIKELY(tf_limit_pass(process, key, tf_stream_number(stream), ret_charged_ns)) ? process : NULL;
 }
 
-/* Waits for credit and records what the limiter wants before the launch. */
 struct tf_launch {
     struct tf_container *container;
     const struct tf_cuda *cuda;
@@ -59,9 +58,12 @@ struct tf_launch {
     uint64_t stretch; /* number of the one that this launch began */
     int gpu; /* negative: neither gated nor measured */
 };
-void tf_launch_begin(struct tf_launch *launch, struct tf_container *container, const struct tf_cuda *cuda, uint64_t key, struct tf_stream stream);
 
-/* Records what it wants after, or takes the charge back; returns `result`. */
+/* Waits for credit. true: the limiter wants a stretch to begin with this launch, by tf_launch_record(). */
+bool tf_launch_begin(struct tf_launch *launch, struct tf_container *container, const struct tf_cuda *cuda, uint64_t key, struct tf_stream stream);
+void tf_launch_record(struct tf_launch *launch);
+
+/* Records what it wants after the driver's call, or takes the charge back; returns `result`. */
 CUresult tf_launch_end(struct tf_launch *launch, CUresult result);
 
 /* The program is about to wait for the card: closes the stretch that is open, so that waiting time is not measured as work. */
@@ -76,8 +78,5 @@ void tf_measure_end(CUcontext context);
 /* The program makes a call that may destroy a context, or not: measures what is done by now; nothing of it is touched until tf_measure_resume(). */
 void tf_measure_hold(CUcontext context);
 void tf_measure_resume(CUcontext context, bool has_ended);
-
-/* For a forked child, before its first call. */
-void tf_measure_reset(void);
 
 #endif

@@ -1,9 +1,11 @@
 /* neighbours.c - what the host or NVML knows of this container and of the others on a card (contract: neighbours.h).
  *
  * Owns: whose word counts, and the last sample seen of each card.
- * Next: limit_nvml.c weighs what it is told, measure.c calls in each of its rounds, nvml_client.c asks. */
+ * Next: contention.c weighs what it is told, measure.c calls in each of its rounds, nvml_client.c asks. */
 #include "compute/neighbours.h"
 
+#include "base/parts.h"
+#include "limiter/contention.h"
 #include "slice/config_page.h"
 #include "slice/driver_pid.h"
 #include "slice/nvml_client.h"
@@ -32,7 +34,9 @@ struct card {
 
 static struct card cards[TENFOLD_GPUS_MAX];
 
-void tf_neighbours_reset(void) { memset((void *)cards, 0, sizeof cards); }
+static void forget(void) { memset((void *)cards, 0, sizeof cards); }
+
+TF_PART(.forget = forget);
 
 uint32_t tf_neighbours_pressure(int gpu, uint64_t now_ns)
 {

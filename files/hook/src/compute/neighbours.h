@@ -7,9 +7,9 @@
 #ifndef TENFOLD_NEIGHBOURS_H
 #define TENFOLD_NEIGHBOURS_H
 
-#include "slice/container.h"
 #include "driver/driver.h"
 #include "limiter/limiter.h"
+#include "slice/container.h"
 
 /* Between two looks at the host's word, which cost a copy of 64 bytes: it is weighed as soon as it can be. */
 #define TF_NEIGHBOURS_LOOK_NS 100000000ull
@@ -21,8 +21,5 @@ void tf_neighbours_observe(struct tf_container *container, const struct tf_cuda 
 
 /* enum tf_limit_pressure: does another container work on the card? Unknown is equal, the strict side. */
 uint32_t tf_neighbours_pressure(int gpu, uint64_t now_ns);
-
-/* In a forked child: nothing is known. */
-void tf_neighbours_reset(void);
 
 #endif

@@ -5,13 +5,13 @@
  *          another thread still calls it. Handlers run in reverse order, so ours, registered when the driver has long been loaded, runs
  *          before and stops the thread.
  * Failure: where no thread can be made, launches are charged by their estimates alone and never settled, and overhead is the reserve.
- * Next:    measure.c and overhead.c do the work. */
+ * Next:    the work is done by the parts that want rounds (parts.h). */
 #include "driver/helper.h"
 
+#include "base/parts.h"
+#include "base/sync.h"
 #include "driver/driver.h"
 #include "driver/loader.h"
-#include "memory/overhead.h"
-#include "base/sync.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -44,8 +44,12 @@ static uint64_t poll(void)
         return UINT64_MAX;
     if (TF_UNLIKELY(!is_relaxed))
         relax_capture_mode(cuda);
-    uint64_t measure_ns = tf_measure_poll(), overhead_ns = tf_overhead_poll();
-    return measure_ns < overhead_ns ? measure_ns : overhead_ns;
+    uint64_t nap_ns = UINT64_MAX;
+    TF_EACH_PART(part) {
+        uint64_t part_ns = (*part)->poll ? (*part)->poll() : UINT64_MAX;
+        nap_ns = part_ns < nap_ns ? part_ns : nap_ns;
+    }
+    return nap_ns;
 }
 
 /* --- the end of the process ------------------------------------------------------------------------------------------------------- */
@@ -159,10 +163,12 @@ void tf_helper_wake(void)
     syscall(SYS_futex, &helper_state, FUTEX_WAKE | FUTEX_PRIVATE_FLAG, 1, NULL, NULL, 0);
 }
 
-void tf_helper_reset(void)
+static void forget(void)
 {
     atomic_store(&helper_state, NOT_STARTED);
     atomic_store(&is_ending, false);
     atomic_store(&is_at_rest, 0);
     is_relaxed = false;
 }
+
+TF_PART(.forget = forget);

@@ -1,11 +1,12 @@
-/* hooks_array.c - arrays and mipmapped arrays.
+/* array.c - arrays and mipmapped arrays.
  *
  * Promise: an array is charged with what its layout takes; sparse and deferred arrays own nothing (the handles mapped into them are charged
- *          by hooks_vmm.c). The size is computed from the descriptor; where the driver tells it, the driver's number counts.
- * Next:    memory.c, hooks_tiles.c. */
-#include "memory/charge.h"
+ *          by hooks/vmm.c). The size is computed from the descriptor; where the driver tells it, the driver's number counts.
+ * Next:    reservation.c, tiles.c. */
 #include "driver/nested.h"
-#include "memory/physical.h"
+#include "hooks/hooks.h"
+#include "memory/charge.h"
+#include "memory/tiles.h"
 
 /* Bytes of one channel (or, for block formats, of a 4 x 4 block); CUarray_format by number, from the public headers. */
 static uint64_t format_bytes(int format, uint32_t *ret_block)

@@ -1,10 +1,11 @@
-/* hooks_context.c - the end of a context: the driver frees its memory and its events without telling anybody.
+/* context.c - the end of a context: the driver frees its memory and its events without telling anybody.
  *
  * Promise: what the context held is given back once, and no event of it is used again. Pools and physical handles outlive contexts.
  * Next:    ledger.c knows the context of each entry, measure.c its events. */
-#include "memory/charge.h"
 #include "compute/measure.h"
 #include "driver/nested.h"
+#include "hooks/hooks.h"
+#include "memory/charge.h"
 #include "memory/overhead.h"
 #include "memory/pools.h"
 
@@ -26,7 +27,7 @@ static void context_is_gone(const struct tf_cuda *cuda, CUcontext context)
         return;
     tf_ledger_sweep(is_of_context, give_back, context);
     tf_pools_refresh(container, cuda);
-    tf_overhead_hurry(); /* its own memory has gone, too */
+    tf_overhead_hurry(container); /* its own memory has gone, too */
 }
 
 /* NULL destroys nothing; the driver says so. */

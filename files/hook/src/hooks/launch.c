@@ -1,15 +1,25 @@
-/* hooks_launch.c - work for the card: every way to launch it passes the gate, in both stream flavours.
+/* launch.c - work for the card: every way to launch it passes the gate, in both stream flavours.
  *
  * Fast:    without a core limit a launch costs a few loads; with one, no clock and no shared cache line until a grant is used up.
  * Promise: a launch that the driver refuses costs nothing; a captured stream is neither gated nor measured, its graph is.
  * Next:    measure.c. */
-#include "memory/graphs.h"
 #include "compute/measure.h"
+#include "hooks/hooks.h"
+#include "memory/graphs.h"
+#include "memory/overhead.h"
 
 static bool is_limited(struct tf_container *container)
 {
     tf_container_refresh(container);
     return TF_UNLIKELY(atomic_load_explicit(&container->has_core_limits, memory_order_relaxed));
+}
+
+static void begin(struct tf_launch *launch, struct tf_container *container, const struct tf_cuda *cuda, uint64_t key, CUstream stream, bool per_thread)
+{
+    if (!tf_launch_begin(launch, container, cuda, key, (struct tf_stream){stream, per_thread}))
+        return;
+    tf_overhead_notice(container, launch->gpu); /* before the event: what this takes is no work of the card */
+    tf_launch_record(launch);
 }
 
 /* Three functions of one signature, each of which leaves what is not its own to the next by a tail call, so that the arguments stay where they
@@ -24,7 +34,7 @@ static bool is_limited(struct tf_container *container)
         if (!is_limited(container)) \
             return cuda->symbol arguments; \
         struct tf_launch launch; \
-        tf_launch_begin(&launch, container, cuda, key, (struct tf_stream){stream, per_thread}); \
+        begin(&launch, container, cuda, key, stream, per_thread); \
         return tf_launch_end(&launch, cuda->symbol arguments); \
     } \
     static __attribute__((noinline)) CUresult pay_##symbol signature \
@@ -106,7 +116,7 @@ static CUresult launch_graph(const struct tf_cuda *cuda, CUresult (*real)(CUgrap
     if (!is_limited(container))
         return tf_graphs_launch(container, cuda, real, graph, stream);
     struct tf_launch launch;
-    tf_launch_begin(&launch, container, cuda, tf_limit_key(graph, 0, 0, 0, 0, 0, 0, 0), (struct tf_stream){stream, per_thread});
+    begin(&launch, container, cuda, tf_limit_key(graph, 0, 0, 0, 0, 0, 0, 0), stream, per_thread);
     return tf_launch_end(&launch, tf_graphs_launch(container, cuda, real, graph, stream));
 }
 

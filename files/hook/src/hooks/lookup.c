@@ -2,11 +2,12 @@
  *
  * Owns: the decision for cu[A-Z]* and nvml[A-Z]* names. Ours is returned only where the program would have got the driver's own symbol:
  *       the same name in cuDNN, another copy of the driver, or a process without the driver is none of our business.
- * Next: entry_*.S called us and, where we decline, jumps on to the loader; driver.c knows the rows. */
-#include "driver/driver.h"
+ * Next: entry_*.S called us and, where we decline, jumps on to the loader; resolve.c knows the rows. */
 #include "driver/loader.h"
+#include "hooks/resolve.h"
 
 #include <dlfcn.h>
+#include <stdint.h>
 
 /* Returned in two registers: entry_*.S reads rax/rdx or x0/x1. */
 struct decision {

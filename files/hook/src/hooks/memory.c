@@ -1,10 +1,11 @@
-/* hooks_memory.c - linear device memory: cuMemAlloc, pitched, managed, and their frees.
+/* memory.c - linear device memory: cuMemAlloc, pitched, managed, and their frees.
  *
  * Promise: the bytes are reserved before the driver is asked and given back after it let go, exactly once; a refusal is
  *          CUDA_ERROR_OUT_OF_MEMORY; a pointer that we did not see allocated goes to the driver untouched.
- * Next:    memory.c charges; hooks_array.c, hooks_vmm.c and hooks_pool.c for the other kinds. */
-#include "memory/charge.h"
+ * Next:    reservation.c charges; hooks/array.c, hooks/vmm.c and hooks/pool.c for the other kinds. */
 #include "driver/nested.h"
+#include "hooks/hooks.h"
+#include "memory/charge.h"
 #include "memory/overhead.h"
 #include "memory/pools.h"
 

@@ -1,12 +1,13 @@
-/* hooks_pool.c - stream-ordered allocation.
+/* pool.c - stream-ordered allocation.
  *
  * Promise: room for a pool's growth is reserved before the driver is asked; what it really took is charged after. A pool that took more than
  *          fits gives the block back; what it then still keeps is charged even above the limit, because it is gone from the card.
- * Next:    pools.c keeps the table; hooks_graph.c has the memory of graphs. */
+ * Next:    pools.c keeps the table, growth.c reserves; graphs.c has the memory of graphs. */
+#include "driver/nested.h"
+#include "hooks/hooks.h"
 #include "memory/charge.h"
 #include "memory/graphs.h"
-#include "driver/nested.h"
-#include "memory/pools.h"
+#include "memory/growth.h"
 
 /* --- allocation ----------------------------------------------------------------------------------------------------------------- */
 
@@ -31,7 +32,7 @@ static bool is_capturing(const struct tf_cuda *cuda, const struct request *reque
 static CUresult allocate_charged(struct tf_container *container, const struct tf_cuda *cuda, const struct request *request, struct tf_pool *pool)
 {
     struct tf_reservation reservation;
-    CUresult result = tf_pools_reserve(container, cuda, pool, request->bytes, &reservation);
+    CUresult result = tf_growth_reserve(container, cuda, pool, request->bytes, &reservation);
     if (result != CUDA_SUCCESS)
         return result;
     result = TF_NESTED(request->allocate(cuda, request->pointer, request->bytes, request->pool, request->stream));
@@ -39,7 +40,7 @@ static CUresult allocate_charged(struct tf_container *container, const struct tf
         tf_memory_undo(&reservation);
         return result;
     }
-    if (tf_pools_settle(cuda, pool, &reservation)) {
+    if (tf_growth_settle(cuda, pool, &reservation)) {
         tf_pools_remember_block(pool, *request->pointer);
         return result;
     }

@@ -1,9 +1,10 @@
-/* hooks_sync.c - before the program or a stream waits, the stretch that is being measured ends; else waiting would be charged as work. So it does
+/* sync.c - before the program or a stream waits, the stretch that is being measured ends; else waiting would be charged as work. So it does
  * before its stream goes: a driver may crash over the handle of a stream that is gone.
  *
- * Fast: without a core limit four loads, as in hooks_launch.c. Nothing else happens here. Next: measure.c. */
+ * Fast: without a core limit four loads, as in hooks/launch.c. Nothing else happens here. Next: measure.c. */
 #include "compute/measure.h"
 #include "driver/nested.h"
+#include "hooks/hooks.h"
 
 static void close_stretch(const struct tf_cuda *cuda)
 {

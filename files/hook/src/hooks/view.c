@@ -1,12 +1,13 @@
-/* hooks_view.c - what a program sees of its card: total and free memory, by CUDA and by NVML.
+/* view.c - what a program sees of its card: total and free memory, by CUDA and by NVML.
  *
  * Promise: total is the slice (never more than the card), free is what the slice has left and never negative, NULL outputs and errors are the
  *          driver's business: it answers first, we correct its answer.
- * Next:    memory.c knows the numbers. */
-#include "slice/device.h"
-#include "memory/memory.h"
+ * Next:    reservation.c knows the numbers. */
+#include "hooks/hooks.h"
 #include "memory/overhead.h"
 #include "memory/pools.h"
+#include "memory/reservation.h"
+#include "slice/device.h"
 
 #include <limits.h>
 

@@ -1,14 +1,13 @@
-/* hooks_vmm.c - virtual memory management: physical handles, and what keeps them alive.
+/* vmm.c - virtual memory management: physical handles, and what keeps them alive; tiles of sparse arrays.
  *
  * Promise: a handle is charged to the card of its own location when it is created, and given back when its last reference and its last mapping
  *          are gone, in whatever order. What another process exported is charged there, not here.
- * Next:    ledger.c counts references and mappings in one entry, hooks_tiles.c has the mappings of sparse arrays. */
-#include "memory/charge.h"
+ * Next:    physical.c counts references and mappings, tiles.c has the mappings of sparse arrays. */
 #include "driver/nested.h"
+#include "hooks/hooks.h"
+#include "memory/charge.h"
 #include "memory/physical.h"
-
-#define REFERENCE 1ull
-#define MAPPING (1ull << 32)
+#include "memory/tiles.h"
 
 static CUresult conclude(const struct tf_cuda *cuda, CUresult result, const struct tf_reservation *reservation, CUmemGenericAllocationHandle handle)
 {
@@ -16,7 +15,7 @@ static CUresult conclude(const struct tf_cuda *cuda, CUresult result, const stru
         tf_memory_undo(reservation);
         return result;
     }
-    struct tf_entry entry = {.key = handle, .bytes = reservation->bytes, .extra = REFERENCE, .kind = TF_KIND_PHYSICAL, .gpu = (uint8_t)reservation->gpu};
+    struct tf_entry entry = {.key = handle, .bytes = reservation->bytes, .extra = TF_REFERENCE, .kind = TF_KIND_PHYSICAL, .gpu = (uint8_t)reservation->gpu};
     struct tf_entry replaced;
     if (!reservation->is_blind && tf_ledger_add(&entry, &replaced) == 0) {
         if (replaced.kind)
@@ -45,57 +44,6 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const C
     return conclude(cuda, result, &reservation, result == CUDA_SUCCESS ? *handle : 0);
 }
 
-/* Adds to an entry's count; takes the entry out when nothing is left of it. */
-static bool recount(struct tf_entry *entry, void *context)
-{
-    struct tf_recount *request = context;
-    entry->extra += request->add;
-    entry->extra -= request->subtract;
-    if (entry->extra)
-        return true;
-    request->last = *entry;
-    return false;
-}
-
-static void count_up(CUmemGenericAllocationHandle handle, uint64_t unit)
-{
-    struct tf_recount request = {.add = unit};
-    tf_ledger_change(TF_KIND_PHYSICAL, handle, recount, &request);
-}
-
-/* The last reference must leave the ledger before the driver is asked, for the driver may hand out the same handle at once. */
-static bool count_down(CUmemGenericAllocationHandle handle, uint64_t unit, struct tf_recount *request)
-{
-    *request = (struct tf_recount){.subtract = unit};
-    return tf_ledger_change(TF_KIND_PHYSICAL, handle, recount, request);
-}
-
-static void conclude_down(CUmemGenericAllocationHandle handle, uint64_t unit, struct tf_recount *request, bool is_done)
-{
-    struct tf_container *container = tf_container();
-    if (request->last.kind && is_done) {
-        tf_memory_gone(container, &request->last);
-    } else if (request->last.kind) {
-        request->last.extra = unit;
-        tf_memory_back(container, &request->last);
-    } else if (!is_done) {
-        count_up(handle, unit);
-    }
-}
-
-bool tf_physical_map(CUmemGenericAllocationHandle handle)
-{
-    struct tf_recount request = {.add = MAPPING};
-    return tf_ledger_change(TF_KIND_PHYSICAL, handle, recount, &request);
-}
-
-bool tf_physical_unmap(CUmemGenericAllocationHandle handle, struct tf_recount *ret_request) { return count_down(handle, MAPPING, ret_request); }
-
-void tf_physical_unmapped(CUmemGenericAllocationHandle handle, struct tf_recount *request, bool is_done)
-{
-    conclude_down(handle, MAPPING, request, is_done);
-}
-
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
     const struct tf_cuda *cuda = tf_cuda();
@@ -103,10 +51,10 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
         return CUDA_ERROR_NOT_INITIALIZED;
     struct tf_recount request;
     tf_container();
-    bool is_ours = !tf_is_nested() && count_down(handle, REFERENCE, &request);
+    bool is_ours = !tf_is_nested() && tf_physical_count_down(handle, TF_REFERENCE, &request);
     CUresult result = TF_NESTED(cuda->cuMemRelease(handle));
     if (is_ours)
-        conclude_down(handle, REFERENCE, &request, result == CUDA_SUCCESS);
+        tf_physical_conclude(handle, TF_REFERENCE, &request, result == CUDA_SUCCESS);
     return result;
 }
 
@@ -119,14 +67,13 @@ CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUmemGeneric
     CUresult result = TF_NESTED(cuda->cuMemMap(pointer, bytes, offset, handle, flags));
     if (result != CUDA_SUCCESS || tf_is_nested())
         return result;
-    struct tf_recount request;
-    if (!tf_physical_map(handle))
+    if (!tf_physical_count_up(handle, TF_MAPPING))
         return result; /* another process's memory */
     struct tf_entry mapping = {.key = pointer, .context = bytes, .extra = handle, .kind = TF_KIND_MAPPING}, replaced;
     if (tf_ledger_add(&mapping, &replaced) != 0) {
         cuda->cuMemUnmap(pointer, bytes);
-        request = (struct tf_recount){.subtract = MAPPING};
-        tf_ledger_change(TF_KIND_PHYSICAL, handle, recount, &request);
+        struct tf_recount request;
+        tf_physical_count_down(handle, TF_MAPPING, &request);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     return result;
@@ -161,7 +108,7 @@ static void take_mappings(struct range *range)
     if (!range->count || range->mappings[0].context < range->bytes)
         tf_ledger_sweep(is_in_range, note_mapping, range);
     for (uint32_t index = 0; index < range->count; index++)
-        if (!count_down(range->mappings[index].extra, MAPPING, &range->counts[index]))
+        if (!tf_physical_count_down(range->mappings[index].extra, TF_MAPPING, &range->counts[index]))
             range->mappings[index].kind = 0;
 }
 
@@ -173,7 +120,7 @@ static void conclude_mappings(struct range *range, bool is_done)
             continue;
         if (!is_done)
             tf_ledger_add(&range->mappings[index], &replaced);
-        conclude_down(range->mappings[index].extra, MAPPING, &range->counts[index], is_done);
+        tf_physical_conclude(range->mappings[index].extra, TF_MAPPING, &range->counts[index], is_done);
     }
 }
 
@@ -205,7 +152,7 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
     tf_container();
     CUresult result = TF_NESTED(cuda->cuMemRetainAllocationHandle(handle, address));
     if (result == CUDA_SUCCESS && handle && !tf_is_nested())
-        count_up(*handle, REFERENCE);
+        tf_physical_count_up(*handle, TF_REFERENCE);
     return result;
 }
 
@@ -217,6 +164,31 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
     tf_container();
     CUresult result = TF_NESTED(cuda->cuMemImportFromShareableHandle(handle, os_handle, handle_type));
     if (result == CUDA_SUCCESS && handle && !tf_is_nested())
-        count_up(*handle, REFERENCE); /* our own export came back: one more reference to what is charged already */
+        tf_physical_count_up(*handle, TF_REFERENCE); /* our own export came back: one more reference to what is charged already */
     return result;
+}
+
+static CUresult map_tiles(CUresult (*real)(CUarrayMapInfo *, unsigned int, CUstream), CUarrayMapInfo *list, unsigned int count, CUstream stream)
+{
+    tf_container();
+    if (tf_is_nested() || !list || !count)
+        return real(list, count, stream);
+    struct tf_tiles *before = tf_tiles_take_listed(list, count);
+    CUresult result = TF_NESTED(real(list, count, stream));
+    tf_tiles_conclude(before, result == CUDA_SUCCESS);
+    for (unsigned int index = 0; result == CUDA_SUCCESS && index < count; index++)
+        tf_tiles_map(&list[index]);
+    return result;
+}
+
+CUresult cuMemMapArrayAsync(CUarrayMapInfo *list, unsigned int count, CUstream stream)
+{
+    const struct tf_cuda *cuda = tf_cuda();
+    return cuda && cuda->cuMemMapArrayAsync ? map_tiles(cuda->cuMemMapArrayAsync, list, count, stream) : CUDA_ERROR_NOT_INITIALIZED;
+}
+
+CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo *list, unsigned int count, CUstream stream)
+{
+    const struct tf_cuda *cuda = tf_cuda();
+    return cuda && cuda->cuMemMapArrayAsync_ptsz ? map_tiles(cuda->cuMemMapArrayAsync_ptsz, list, count, stream) : CUDA_ERROR_NOT_INITIALIZED;
 }

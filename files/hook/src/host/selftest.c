@@ -10,8 +10,8 @@
  *   spin US MILLISECONDS launches kernels of US microseconds without pause, tells how many the card has finished
  *   routes               every hooked symbol: does cuGetProcAddress give what dlsym gives?
  * It is driver API alone, links no CUDA, and needs a C library of 2012 or later. The PTX busy-waits on any card. */
-#include "hooks/hooks.h"
-
+#include "abi/cuda.h"
+#include "abi/nvml.h"
 #include "base/decimal.h"
 
 #include <dlfcn.h>
@@ -282,9 +282,6 @@ static void command_routes(void)
     bool is_first = true;
     say("{\"wrong\": [");
 #define CUDA_HOOK(symbol, base, since, class, parameters) check_route(#symbol, base, since, #class, &is_first);
-#define CUDA_REAL(symbol, parameters)
-#define NVML_HOOK(symbol, class, parameters)
-#define NVML_REAL(symbol, parameters)
 #include "abi/hooks.def"
     say("]}");
 }

@@ -7,8 +7,8 @@
  * Static, because it runs in any image. Reads the state with pread and believes nothing in it; writes the page through page_writer.c.
  * A static program cannot load NVML: clocks and compute mode are asked of `nvidia-smi`, and left out where there is none. */
 #include "base/clock.h"
-#include "slice/config_page.h"
 #include "host/page_writer.h"
+#include "slice/config_page.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-/* limit_amends.c - what prices got wrong is made good, so that the mean is NVML's, whatever the estimates do.
+/* amends.c - what prices got wrong is made good, so that the mean is NVML's, whatever the estimates do.
  *
  * Owns:    the difference between what was charged and NVML's own time for the same windows (`overcharged_us`, negative: too little), and the
  *          factor by which prices change until it is gone.
@@ -7,7 +7,9 @@
  * Stable:  NVML's word on a price comes 0.4 to 3 s late; prices answer slower than that.
  * Ledger:  what is more than can be made good is corrected in used_ns: NVML's word stands.
  * Trust:   the word is the tenant's to write; one that cannot be is taken for nothing, and at worst it misprices the tenant's own launches.
- * Next:    limit_nvml.c brings the windows, limit_settle.c multiplies its prices. */
+ * Next:    contention.c brings the windows, settle.c multiplies its prices. */
+#include "limiter/amends.h"
+
 #include "limiter/arithmetic.h"
 
 #define AMENDS_NS UINT64_C(4000000000)

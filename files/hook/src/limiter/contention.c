@@ -1,4 +1,4 @@
-/* limit_nvml.c - how much of what events measured was ours.
+/* contention.c - how much of what events measured was ours.
  *
  * Owns:    the comparison of the time line with NVML's own time, the factor from it.
  *
@@ -10,8 +10,12 @@
  *               estimates say nothing: such a program is charged NVML's part of what was measured.
  *
  * Trust:   the sums are the tenant's to write; they are clamped, and at worst they misprice the tenant's own launches.
- * Next:    limit_settle.c fills the time line and prices with the factor, limit_amends.c makes good what it got wrong. */
+ * Next:    settle.c fills the time line and prices with the factor, amends.c makes good what it got wrong. */
+#include "limiter/contention.h"
+
+#include "limiter/amends.h"
 #include "limiter/arithmetic.h"
+#include "limiter/timeline.h"
 
 #define OBSERVATION_AGE_NS UINT64_C(5000000000) /* NVML's word counts so long */
 #define MEMORY_NS UINT64_C(2500000000)          /* over which NVML's and our own sums are compared */

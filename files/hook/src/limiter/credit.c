@@ -1,9 +1,12 @@
-/* limit_credit.c - the rate: what the clock earns, what a bank keeps, what a debt forgives, and whose turn it is.
+/* credit.c - the rate: what the clock earns, what a bank keeps, what a debt forgives, and whose turn it is.
  *
  * Owns:    the credit of a container on one GPU, and each process's right to it.
  * Threads: lock-free between processes; a loop that loses every race leaves the work to the winners.
  * Trust:   what is read from the shared state is clamped before use.
- * Next:    limit.c asks before a launch, limit_settle.c corrects after it. */
+ * Next:    gate.c asks before a launch, settle.c corrects after it. */
+#include "limiter/credit.h"
+
+#include "limiter/amends.h"
 #include "limiter/arithmetic.h"
 
 #define EPOCH_NS UINT64_C(64000000) /* presence of processes is counted per epoch */

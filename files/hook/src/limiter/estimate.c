@@ -1,9 +1,9 @@
-/* limit_estimate.c - what a launch will probably cost, from what its like did cost.
+/* estimate.c - what a launch will probably cost, from what its like did cost.
  *
  * Owns:  per key the distribution of measured costs and the estimate made of it: a cost that neighbours' time slices within the
  *        measurements hardly move. `ratio` leads from there to the mean.
- * Next:  limit.c charges estimate x scale, limit_settle.c brings the measurements. */
-#include "limiter/arithmetic.h"
+ * Next:  gate.c charges estimate x scale, settle.c brings the measurements. */
+#include "limiter/estimate.h"
 
 #define CLUSTER_SAMPLES 16u
 #define ESTIMATE_FULL_NS 20e9 /* an estimate moves by 5 % per second */

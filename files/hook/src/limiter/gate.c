@@ -1,18 +1,23 @@
-/* limit.c - the gate: GPU time is granted before a launch, and what must be measured is decided with it.
+/* gate.c - the gate: GPU time is granted before a launch, and what must be measured is decided with it.
  *
  * Owns:    grants, charges, the plan of what lies between two events.
  * Threads: the credit is lock-free between processes; within a process a flag (`busy`) keeps threads out of the gate for
  *          the ~100 ns that one is inside; whoever finds it taken waits 50 us or retries, nobody blocks.
  * Death:   a process takes its unused grant (at most QUANTUM_NS) with it, and its unsettled launches stand as estimated.
  * Trust:   every value read from the shared state is clamped before use; loops have a bound; arithmetic cannot overflow.
- * Next:    limit.h tells the life of a launch, limit_credit.c the rate, limit_settle.c the price; tests/hook/virtual_time runs
+ * Next:    limiter.h tells the life of a launch, credit.c the rate, settle.c the price; tests/hook/virtual_time runs
  *          them against a discrete-event GPU.
  *
  * Why it is exact: what is charged is GPU time measured by events, so neither grid sizes nor kernel lengths bias it; a charge
  * may be wrong only until its segment is settled. Why it is smooth: nobody is granted more than QUANTUM_NS beyond one launch,
  * and a waiter knows the instant when the credit suffices. Why it is not cheated by a deep queue: at most INFLIGHT_NS (or one
  * launch) of granted work may be unfinished, so that a limit that was lowered, or a neighbour that left, shows within that. */
+#include "limiter/gate.h"
+
 #include "limiter/arithmetic.h"
+#include "limiter/credit.h"
+#include "limiter/estimate.h"
+#include "limiter/settle.h"
 
 #define QUANTUM_NS INT64_C(1000000)   /* largest grant that is not one launch; a killed process loses at most this */
 #define SEGMENT_NS UINT64_C(500000)   /* work between two events: 2 events of ~2 us host time each are then below 1 % */
@@ -26,7 +31,6 @@
 #define RETRY_NS UINT64_C(50000)             /* another thread is in the gate */
 #define POLL_NS UINT64_C(2000000)            /* waits that a settlement ends; in case its wake-up is lost */
 #define RELEARN_EVERY 16u                    /* so many grants between two single measurements while batches are measured */
-#define BATCH_BACKOFF_MAX 8u                 /* 4 x 2^8 grants without a batch */
 
 static enum tf_limit_verdict wait_until(struct tf_limit_ticket *ticket, uint64_t now_ns, uint64_t wait_ns)
 {
@@ -110,12 +114,6 @@ static void fill_segment(struct tf_limit_process *process, uint64_t charged_ns, 
     process->segmented_ns += ret_segment->charged_ns;
     process->marked_ns = charged_ns;
     put(process->segment_stream, 0);
-}
-
-void limit_stop_batches(struct tf_limit_process *process)
-{
-    process->batch_off = 4u << process->batch_backoff;
-    process->batch_backoff = process->batch_backoff >= BATCH_BACKOFF_MAX ? BATCH_BACKOFF_MAX : process->batch_backoff + 1;
 }
 
 /* Decides what is measured around a launch that goes: alone if it is unknown or long, else as part of a batch of SEGMENT_NS, else

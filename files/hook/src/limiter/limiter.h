@@ -1,4 +1,4 @@
-/* limit.h - the compute limiter's controller: who may launch now, and what a launch cost.
+/* limiter.h - the compute limiter's controller: who may launch now, and what a launch cost.
  *
  * Owns:    credit in GPU nanoseconds per (container, GPU), cost estimates per kernel, the choice of what is measured.
  * Pure:    no libc, no clock, no sleep, no driver, no lock. Time, measured times and the policy are arguments.
@@ -6,8 +6,8 @@
  * Trust:   `struct tf_limit_state` is writable by the tenant. Any bytes in it are survived: bounded loops, clamped
  *          values, no wait above TF_LIMIT_WAIT_MAX_NS per call nor TF_LIMIT_DEBT_MAX_WALL_NS in all.
  * Death:   a process may die anywhere; what it held (at most one grant) is lost, nothing stays taken.
- * Next:    the launch entries call tf_limit_enter(), the measuring thread records events and calls tf_limit_settle(),
- *          region.c places the state, config.c fills the policy.
+ * Files:   gate.c grants and plans, credit.c knows rates and debts, estimate.c what a launch costs, settle.c what it did cost, timeline.c when,
+ *          contention.c how much of that was ours, amends.c what becomes of errors.
  *
  * The life of a launch, on the hook's side:
  *
@@ -27,14 +27,14 @@
  * A captured stream is never measured nor gated: call neither function, gate the graph's launch instead, with a key of
  * its CUgraphExec. A hook without a limit (tf_limit_is_off()) skips all of it.
  */
-#ifndef TENFOLD_LIMIT_H
-#define TENFOLD_LIMIT_H
+#ifndef TENFOLD_LIMITER_H
+#define TENFOLD_LIMITER_H
 
 #include <stddef.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
-#error "limit.h is C11"
+#error "limiter.h is C11"
 #endif
 #include <stdatomic.h>
 
@@ -87,7 +87,7 @@ struct tf_limit_state {
     _Atomic uint64_t window_sum_ns;    /* wall time of the same windows */
     _Atomic uint64_t longest_ns;       /* largest estimate of late */
     _Atomic uint64_t slowest_ns;       /* longest measured segment of late, waiting included */
-    _Atomic uint64_t timeline[TF_LIMIT_TIMELINE]; /* what was done in each 256 ms: limit_timeline.c */
+    _Atomic uint64_t timeline[TF_LIMIT_TIMELINE]; /* what was done in each 256 ms: timeline.c */
     _Atomic uint64_t contended_since_ns; /* 0: what was measured was charged */
     _Atomic int32_t overcharged_us;      /* charged beyond NVML's own time in the same windows and not made good; negative: too little */
     _Atomic uint8_t jumps;               /* for so many windows the length of a kernel is known to jump */
@@ -166,7 +166,7 @@ struct tf_limit_process {
     _Atomic uint64_t segment_stream;           /* stream of the open segment, launches elsewhere go to the gate; 0: none open */
     _Atomic uint32_t scale;                    /* charge = estimate x scale, 16.16 fixed point */
     _Atomic uint64_t estimates[TF_LIMIT_KEYS]; /* tag 20 bits | samples 4 bits | nanoseconds 40 bits */
-    /* the rest is limit.c's, under `busy` */
+    /* the rest is the gate's and the settlement's, under `busy` */
     _Alignas(64) _Atomic uint32_t busy; /* a thread is in a short critical part: no system call, no loop without a bound */
     uint32_t unknown_count;       /* launches of unknown cost in flight */
     uint64_t unknown_since_ns;
@@ -251,46 +251,5 @@ static inline int tf_limit_enter(struct tf_limit_process *process, uint64_t key,
     ticket->wait_began_ns = 0;
     return tf_limit_pass(process, key, stream, &ticket->charged_ns);
 }
-
-enum tf_limit_verdict { TF_LIMIT_GO = 0, TF_LIMIT_WAIT = 1 };
-
-/* Slow path. GO: launch, ticket says what to record. WAIT: sleep until ticket->wait_until_ns or a change of wake_word,
- * then ask again with the same ticket. */
-enum tf_limit_verdict tf_limit_gate(struct tf_limit_state *state, struct tf_limit_process *process, const struct tf_limit_policy *policy,
-                                    uint64_t key, uint64_t stream, uint64_t now_ns, struct tf_limit_ticket *ticket);
-
-/* The launch failed: gives its charge back. The hook drops the begin event it may have recorded. */
-void tf_limit_cancel(struct tf_limit_process *process, const struct tf_limit_ticket *ticket);
-
-/* The program is about to wait for the GPU (cuStreamSynchronize, cuCtxSynchronize, cuEventSynchronize, a blocking copy), or the
- * gate returned WAIT. 1: record the end event on ret_segment->stream now and queue *ret_segment as after END. 0: nothing to do. */
-int tf_limit_close(struct tf_limit_process *process, uint64_t now_ns, struct tf_limit_segment *ret_segment);
-
-#define TF_LIMIT_WAKE 1  /* returned: FUTEX_WAKE all waiters of state->wake_word */
-#define TF_LIMIT_RETRY 2 /* returned: nothing was done, another thread is in the way; call again at the next poll */
-
-/* A segment's events completed at begin_ns and end_ns, both on one clock of this GPU that is close to CLOCK_MONOTONIC (an
- * anchor per process will do; only differences and the overlap of segments matter). 0, TF_LIMIT_WAKE or TF_LIMIT_RETRY. */
-int tf_limit_settle(struct tf_limit_state *state, struct tf_limit_process *process, const struct tf_limit_policy *policy,
-                    const struct tf_limit_segment *segment, uint64_t begin_ns, uint64_t end_ns, uint64_t now_ns);
-
-/* A segment will never be measured (event error, context gone): its estimate stands. 0, TF_LIMIT_WAKE or TF_LIMIT_RETRY. */
-int tf_limit_lose(struct tf_limit_state *state, struct tf_limit_process *process, const struct tf_limit_segment *segment);
-
-/* Optional: what two events with nothing between them measure, recorded behind work that was still running: on an idle stream they measure
- * how long the host took between them. The least of several counts. */
-void tf_limit_observe_event_overhead(struct tf_limit_process *process, uint64_t overhead_ns);
-
-/* Optional, about once a second, from any process that can see it: the container's own busy time on this GPU between from_ns and
- * to_ns (CLOCK_MONOTONIC; the bounds of NVML's samples, not of the reading), from NVML's process utilisation: percent x window,
- * with half a percent added to what is not 0, since NVML cuts it off. With several processes one of them suffices. If it is not certain that
- * all processes of the container are in it, and no others in their place, nothing seen for long is taken for a mistake. */
-void tf_limit_observe_busy(struct tf_limit_state *state, struct tf_limit_process *process, uint64_t from_ns, uint64_t to_ns,
-                           uint64_t own_busy_ns, int is_certain, uint64_t now_ns);
-
-/* The same where the host, which knows whose each process is, tells all processes of the container alike: each calls it some ten times a
- * second with the last window that was told, old or new, and who comes first weighs it for all. */
-void tf_limit_observe_told(struct tf_limit_state *state, struct tf_limit_process *process, uint64_t from_ns, uint64_t to_ns,
-                           uint64_t own_busy_ns, uint64_t now_ns);
 
 #endif

@@ -1,11 +1,19 @@
-/* limit_settle.c - what launches did cost, once their events are there.
+/* settle.c - what launches did cost, once their events are there.
  *
  * Owns:    the price of a measured segment, the correction of the credit, what is known to be complete.
  * Threads: the measuring thread's; within the process's critical part.
- * Next:    limit_estimate.c learns from it, limit_nvml.c says how much of it was ours. */
+ * Next:    estimate.c learns from it, contention.c says how much of it was ours. */
+#include "limiter/settle.h"
+
+#include "limiter/amends.h"
 #include "limiter/arithmetic.h"
+#include "limiter/contention.h"
+#include "limiter/credit.h"
+#include "limiter/estimate.h"
+#include "limiter/timeline.h"
 
 #define BATCH_GAP_SHARE 2u /* a batch is free of gaps if the host launched it in half its GPU time: it was ahead all along */
+#define BATCH_BACKOFF_MAX 8u /* 4 x 2^8 grants without a batch */
 #define RATIO_MEMORY_NS UINT64_C(4000000000) /* slower than NVML shows a neighbour */
 #define USUAL_MEMORY_NS UINT64_C(1000000000)
 #define INFLATION_MEMORY_NS UINT64_C(500000000)
@@ -20,6 +28,12 @@ void tf_limit_observe_event_overhead(struct tf_limit_process *process, uint64_t 
     process->event_overhead_ns = process->has_overhead ? min_u64(process->event_overhead_ns, overhead_ns) : overhead_ns;
     process->has_overhead = 1;
     limit_leave(process);
+}
+
+void limit_stop_batches(struct tf_limit_process *process)
+{
+    process->batch_off = 4u << process->batch_backoff;
+    process->batch_backoff = process->batch_backoff >= BATCH_BACKOFF_MAX ? BATCH_BACKOFF_MAX : process->batch_backoff + 1;
 }
 
 void limit_report(struct tf_limit_state *state, struct tf_limit_process *process, uint64_t now_ns)

@@ -1,9 +1,11 @@
-/* limit_timeline.c - what the container did when: time between events, estimates and charges, in buckets of 256 ms.
+/* timeline.c - what the container did when: time between events, estimates and charges, in buckets of 256 ms.
  *
  * Owns:    the words of the time line: turn 7 bits | three fields of 19 bits in units of 16 us, in the order of enum limit_work_kind.
  * Threads: lock-free between processes; a loop that loses every race drops what it wanted to add.
  * Trust:   any words are legal: a field is at most 8.4 s.
- * Next:    limit_settle.c fills it, limit_nvml.c compares its sums with NVML's windows. */
+ * Next:    settle.c fills it, contention.c compares its sums with NVML's windows. */
+#include "limiter/timeline.h"
+
 #include "limiter/arithmetic.h"
 
 #define UNIT_NS UINT64_C(16000)

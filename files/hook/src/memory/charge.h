@@ -2,9 +2,9 @@
 #ifndef TENFOLD_CHARGE_H
 #define TENFOLD_CHARGE_H
 
-#include "slice/device.h"
-#include "memory/memory.h"
 #include "memory/pools.h"
+#include "memory/reservation.h"
+#include "slice/device.h"
 
 /* As tf_memory_reserve(), on the card of the current context, which will own the memory. */
 static inline CUresult tf_reserve_here(const struct tf_cuda *cuda, uint64_t bytes, struct tf_reservation *ret)

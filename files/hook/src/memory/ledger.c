@@ -2,10 +2,11 @@
  *
  * Owns:    64 open-addressing tables (linear probing, backward-shift deletion), each with its lock and its own anonymous mapping.
  * Fast:    one hash, one uncontended lock, one or two cache lines; growth doubles at three quarters full.
- * Fork:    a child's allocations are not its parent's; container.c empties the tables (and their locks) before a child's first call.
+ * Fork:    a child's allocations are not its parent's: its tables are empty and their locks free.
  * Never:   calls the driver or the region. */
 #include "memory/ledger.h"
 
+#include "base/parts.h"
 #include "base/sync.h"
 
 #include <errno.h>
@@ -183,7 +184,7 @@ void tf_ledger_visit(void (*visit)(struct tf_entry *, void *), void *context)
     }
 }
 
-void tf_ledger_reset(void)
+static void forget(void)
 {
     for (uint64_t index = 0; index < SHARDS; index++) {
         struct shard *shard = &shards[index];
@@ -192,6 +193,8 @@ void tf_ledger_reset(void)
         *shard = (struct shard){.places = 0};
     }
 }
+
+TF_PART(.forget = forget);
 
 uint64_t tf_ledger_count(void)
 {

@@ -49,9 +49,6 @@ void tf_ledger_sweep(bool (*is_gone)(const struct tf_entry *entry, void *context
 /* Calls `visit` with every entry under the lock of its shard; it may change what is no part of where the entry stands: all but kind and key. */
 void tf_ledger_visit(void (*visit)(struct tf_entry *entry, void *context), void *context);
 
-/* Forgets everything, locks included: for a forked child, while no other thread of it can be here. */
-void tf_ledger_reset(void);
-
 /* Live entries of this process. */
 uint64_t tf_ledger_count(void);
 

@@ -7,14 +7,14 @@
  * Next: nvml_client.c asks NVML, driver_pid.c knows who we are there, account.c charges. */
 #include "memory/overhead.h"
 
-#include "slice/account.h"
 #include "base/clock.h"
-#include "slice/driver_pid.h"
-#include "driver/helper.h"
-#include "memory/memory.h"
-#include "slice/nvml_client.h"
-#include "memory/pools.h"
+#include "base/parts.h"
 #include "base/sync.h"
+#include "driver/helper.h"
+#include "memory/pools.h"
+#include "slice/account.h"
+#include "slice/driver_pid.h"
+#include "slice/nvml_client.h"
 
 #include <string.h>
 #include <time.h>
@@ -34,7 +34,6 @@ enum { CHARGE_TRIES = 8, STANDSTILLS_MAX = 2, SHARE_OF_LOOKING = 4 };
 
 struct card {
     struct tf_lock lock; /* of what is charged; held for a moment */
-    uint64_t charged_bytes;
     struct tf_lock looking; /* of all below; held while NVML is asked */
     uint64_t last_bytes, last_own_bytes; /* of the last reading: NVML's word, and the program's part of ours */
     uint64_t last_word;
@@ -55,14 +54,24 @@ void tf_overhead_managed(void)
         atomic_store(&has_managed, true);
 }
 
-void tf_overhead_reset(void)
+static void page_changed(void)
 {
-    memset((void *)tf_overhead_watched, 0, sizeof tf_overhead_watched);
+    for (uint32_t gpu = 0; gpu < TENFOLD_GPUS_MAX; gpu++)
+        atomic_store_explicit(&tf_overhead_watched[gpu], 0, memory_order_relaxed);
+}
+
+/* A child has no context, and what its parent holds is not its own. */
+static void forget(void)
+{
+    page_changed();
     memset((void *)cards, 0, sizeof cards);
     atomic_store(&has_managed, false);
 }
 
-uint64_t tf_overhead_charged(int gpu) { return __atomic_load_n(&cards[gpu].charged_bytes, __ATOMIC_RELAXED); }
+static uint64_t charged(const struct tf_container *container, int gpu)
+{
+    return atomic_load_explicit(&container->overhead_bytes[gpu], memory_order_relaxed);
+}
 
 static void nap(long ns)
 {
@@ -96,16 +105,16 @@ static bool is_measured(struct tf_container *container, int gpu)
 /* --- charging; all with the card's lock ------------------------------------------------------------------------------------------ */
 
 /* The sum that people see is never above what is charged. */
-static void show(struct tf_container *container, struct card *card, uint64_t charged_bytes)
+static void show(struct tf_container *container, int gpu, uint64_t charged_bytes)
 {
     uint64_t *shown = &container->state->slots[container->slot].overhead_bytes;
-    __atomic_fetch_add(shown, charged_bytes - card->charged_bytes, __ATOMIC_RELAXED);
-    __atomic_store_n(&card->charged_bytes, charged_bytes, __ATOMIC_RELAXED);
+    __atomic_fetch_add(shown, charged_bytes - charged(container, gpu), __ATOMIC_RELAXED);
+    atomic_store_explicit(&container->overhead_bytes[gpu], charged_bytes, memory_order_relaxed);
 }
 
 static void give_back(struct tf_container *container, int gpu, uint64_t bytes)
 {
-    show(container, &cards[gpu], cards[gpu].charged_bytes - bytes);
+    show(container, gpu, charged(container, gpu) - bytes);
     tf_account_release(container->state, container->slot, (uint32_t)gpu, bytes);
 }
 
@@ -113,7 +122,7 @@ static int charge(struct tf_container *container, int gpu, uint64_t bytes)
 {
     int error = tf_account_charge(container->state, container->slot, (uint32_t)gpu, bytes, limit_of(container, gpu));
     if (!error)
-        show(container, &cards[gpu], cards[gpu].charged_bytes + bytes);
+        show(container, gpu, charged(container, gpu) + bytes);
     return error;
 }
 
@@ -133,7 +142,7 @@ static void charge_what_fits(struct tf_container *container, int gpu, uint64_t b
 
 static void bring_to(struct tf_container *container, int gpu, uint64_t wanted_bytes)
 {
-    uint64_t charged_bytes = cards[gpu].charged_bytes;
+    uint64_t charged_bytes = charged(container, gpu);
     if (wanted_bytes < charged_bytes)
         give_back(container, gpu, charged_bytes - wanted_bytes);
     else
@@ -164,7 +173,7 @@ static struct reading begin_reading(struct tf_container *container, int gpu)
 {
     tf_lock_acquire(&cards[gpu].lock);
     struct reading reading = {.word = tf_account_word(container->state, container->slot, (uint32_t)gpu)};
-    uint64_t used_bytes = reading.word & TENFOLD_BYTES_MASK, charged_bytes = cards[gpu].charged_bytes;
+    uint64_t used_bytes = reading.word & TENFOLD_BYTES_MASK, charged_bytes = charged(container, gpu);
     tf_lock_release(&cards[gpu].lock);
     reading.own_bytes = used_bytes > charged_bytes ? used_bytes - charged_bytes : 0;
     return reading;
@@ -205,7 +214,7 @@ static bool is_somebody_else(struct card *card, const struct reading *reading)
  * must never fill our slice, where nothing of ours could change any more and show the error. */
 static bool is_doubtful(struct tf_container *container, int gpu, uint64_t overhead_bytes)
 {
-    return !tf_driver_pid_is_proven() && overhead_bytes > tf_overhead_charged(gpu) && overhead_bytes > limit_of(container, gpu) / 2;
+    return !tf_driver_pid_is_proven() && overhead_bytes > charged(container, gpu) && overhead_bytes > limit_of(container, gpu) / 2;
 }
 
 /* What the overhead should be charged with, and the word for bring_to_if_still(). false: nothing can be told. */
@@ -224,7 +233,7 @@ static bool measure(struct tf_container *container, const struct tf_nvml *nvml, 
         if (reading.bytes < reading.own_bytes) /* an allocation in flight, or managed memory that is elsewhere */
             return false;
         overhead_bytes = reading.bytes - reading.own_bytes;
-        if (overhead_bytes < tf_overhead_charged(gpu) && atomic_load(&has_managed))
+        if (overhead_bytes < charged(container, gpu) && atomic_load(&has_managed))
             return false;
         if (is_doubtful(container, gpu, overhead_bytes)) {
             tf_driver_pid_forget(container);
@@ -240,7 +249,7 @@ enum outcome { UNCHANGED, CHANGED, DISTURBED, SHORT };
 /* The helper's measurement. */
 static enum outcome look(struct tf_container *container, const struct tf_nvml *nvml, int gpu)
 {
-    uint64_t before_bytes = tf_overhead_charged(gpu), wanted_bytes, again_bytes, word;
+    uint64_t before_bytes = charged(container, gpu), wanted_bytes, again_bytes, word;
     if (!measure(container, nvml, gpu, AGREE_NS, &wanted_bytes, &word) && !measure(container, nvml, gpu, AGREE_BUSY_NS, &wanted_bytes, &word))
         return DISTURBED;
     if (wanted_bytes < before_bytes && tf_driver_pid()) {
@@ -250,7 +259,7 @@ static enum outcome look(struct tf_container *container, const struct tf_nvml *n
     }
     if (!bring_to_if_still(container, gpu, word, wanted_bytes))
         return DISTURBED;
-    return tf_overhead_charged(gpu) < wanted_bytes ? SHORT : wanted_bytes != before_bytes ? CHANGED : UNCHANGED;
+    return charged(container, gpu) < wanted_bytes ? SHORT : wanted_bytes != before_bytes ? CHANGED : UNCHANGED;
 }
 
 /* Who is refused now and then has a look each time; who is refused all day long spends a part in SHARE_OF_LOOKING of it looking. */
@@ -266,12 +275,12 @@ void tf_overhead_look_again(struct tf_container *container, int gpu)
     struct card *card = &cards[gpu];
     const struct tf_nvml *nvml = tf_nvml_opened();
     uint64_t wanted_bytes, word;
-    if (tf_overhead_charged(gpu) <= reserve_of(container, gpu) || !nvml || !tf_driver_pid() || !lock_within(&card->looking, PATIENCE_NS))
+    if (charged(container, gpu) <= reserve_of(container, gpu) || !nvml || !tf_driver_pid() || !lock_within(&card->looking, PATIENCE_NS))
         return;
     uint64_t began = tf_now_ns();
     bool is_moved = tf_account_word(container->state, container->slot, (uint32_t)gpu) != card->last_word;
     if (is_moved || card->paid_until_ns <= began) {
-        if (measure(container, nvml, gpu, AGREE_BUSY_NS, &wanted_bytes, &word) && wanted_bytes < tf_overhead_charged(gpu))
+        if (measure(container, nvml, gpu, AGREE_BUSY_NS, &wanted_bytes, &word) && wanted_bytes < charged(container, gpu))
             bring_to_if_still(container, gpu, word, wanted_bytes);
         pay_for_look(card, began);
     }
@@ -282,12 +291,11 @@ void tf_overhead_look_again(struct tf_container *container, int gpu)
 
 static int keep_reserve(struct tf_container *container, int gpu)
 {
-    struct card *card = &cards[gpu];
-    uint64_t reserve_bytes = reserve_of(container, gpu);
-    if (card->charged_bytes < reserve_bytes)
-        return charge(container, gpu, reserve_bytes - card->charged_bytes);
-    if (card->charged_bytes > reserve_bytes && !is_measured(container, gpu))
-        give_back(container, gpu, card->charged_bytes - reserve_bytes);
+    uint64_t charged_bytes = charged(container, gpu), reserve_bytes = reserve_of(container, gpu);
+    if (charged_bytes < reserve_bytes)
+        return charge(container, gpu, reserve_bytes - charged_bytes);
+    if (charged_bytes > reserve_bytes && !is_measured(container, gpu))
+        give_back(container, gpu, charged_bytes - reserve_bytes);
     return 0;
 }
 
@@ -317,17 +325,11 @@ void tf_overhead_notice_card(struct tf_container *container, int gpu)
         tf_overhead_watch(container, gpu);
 }
 
-void tf_overhead_page_changed(void)
-{
-    for (uint32_t gpu = 0; gpu < TENFOLD_GPUS_MAX; gpu++)
-        atomic_store_explicit(&tf_overhead_watched[gpu], 0, memory_order_relaxed);
-}
-
-void tf_overhead_hurry(void)
+void tf_overhead_hurry(struct tf_container *container)
 {
     bool is_needed = false;
     for (int gpu = 0; gpu < (int)TENFOLD_GPUS_MAX; gpu++)
-        if (tf_overhead_charged(gpu)) {
+        if (charged(container, gpu)) {
             atomic_store(&cards[gpu].is_urgent, true);
             is_needed = true;
         }
@@ -372,7 +374,7 @@ static uint64_t poll_card(struct tf_container *container, const struct tf_cuda *
     return card->due_ns - now;
 }
 
-uint64_t tf_overhead_poll(void)
+static uint64_t poll(void)
 {
     struct tf_container *container = tf_container();
     const struct tf_cuda *cuda = tf_cuda();
@@ -389,3 +391,5 @@ uint64_t tf_overhead_poll(void)
     }
     return nap_ns;
 }
+
+TF_PART(.forget = forget, .page_changed = page_changed, .poll = poll);

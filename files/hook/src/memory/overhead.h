@@ -6,7 +6,7 @@
  *           at least the reserve of the page, which is charged before the first allocation. Measured by the helper thread: soon after the first
  *           allocation, then with growing pauses; a program's call waits for a measurement only where it would be refused otherwise. Where NVML
  *           is missing or does not tell who we are, the reserve is all that is charged.
- * Next:     memory.c calls before it charges and before it refuses, hooks_context.c when a context has ended. */
+ * Next:     reservation.c calls before it charges and before it refuses, hooks/context.c when a context has ended. */
 #ifndef TENFOLD_OVERHEAD_H
 #define TENFOLD_OVERHEAD_H
 
@@ -32,21 +32,9 @@ static inline void tf_overhead_notice(struct tf_container *container, int gpu)
 void tf_overhead_look_again(struct tf_container *container, int gpu);
 
 /* Something has ended that held memory: measured again soon. */
-void tf_overhead_hurry(void);
+void tf_overhead_hurry(struct tf_container *container);
 
 /* The program uses managed memory, which NVML shows only where it is resident: from now on a low reading proves nothing. */
 void tf_overhead_managed(void);
-
-/* The page has changed: reserves are looked at anew. */
-void tf_overhead_page_changed(void);
-
-/* Bytes of our slot's usage that are overhead. */
-uint64_t tf_overhead_charged(int gpu);
-
-/* The helper's round: nanoseconds until the next one is worth it, UINT64_MAX for none. */
-uint64_t tf_overhead_poll(void);
-
-/* In a forked child: it has no context, and what its parent holds is not its own. */
-void tf_overhead_reset(void);
 
 #endif

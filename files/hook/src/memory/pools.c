@@ -1,32 +1,33 @@
 /* pools.c - memory that the driver keeps in pools (contract: pools.h).
  *
- * Owns: a table of pools with what is charged for each, and its lock. Next: memory.c reserves, account.c keeps the sums. */
+ * Owns: a table of pools with what is charged for each, and its lock. Next: growth.c reserves what they may grow by, account.c keeps the sums. */
 #include "memory/pools.h"
 
-#include "slice/account.h"
+#include "base/parts.h"
 #include "driver/nested.h"
+#include "memory/ledger.h"
+#include "slice/account.h"
 
 #include <string.h>
 
 enum { POOLS_MAX = 256 };
-#define STEP_BYTES (32ull << 20) /* what drivers grow a pool by; smaller steps are learned when they are seen */
-#define STEP_LEAST_BYTES (2ull << 20)
+#define STEP_BYTES (32ull << 20) /* what drivers grow a pool by; smaller steps are learned when they are seen (growth.c) */
 
 static struct tf_pool pools[POOLS_MAX];
 static _Atomic uint32_t pool_count;
 static struct tf_lock lock;
 
-_Atomic uint32_t tf_pools_graph_trims;
-
 void tf_pools_lock(void) { tf_lock_acquire(&lock); }
 void tf_pools_unlock(void) { tf_lock_release(&lock); }
 
-void tf_pools_reset(void)
+static void forget(void)
 {
     memset(pools, 0, sizeof pools);
     atomic_store(&pool_count, 0);
     atomic_store(&lock.word, 0);
 }
+
+TF_PART(.forget = forget);
 
 struct tf_pool *tf_pools_find(CUmemoryPool handle, CUdevice device)
 {
@@ -38,8 +39,7 @@ struct tf_pool *tf_pools_find(CUmemoryPool handle, CUdevice device)
     return NULL;
 }
 
-/* RESERVED_MEM_CURRENT or USED_MEM_CURRENT of either kind. */
-static bool ask(const struct tf_cuda *cuda, const struct tf_pool *pool, bool reserved, uint64_t *ret_bytes)
+bool tf_pools_ask(const struct tf_cuda *cuda, const struct tf_pool *pool, bool reserved, uint64_t *ret_bytes)
 {
     CUresult result = -1;
     uint64_t bytes = 0;
@@ -69,7 +69,7 @@ static void charge(struct tf_container *container, struct tf_pool *pool, uint64_
 void tf_pools_charge_truth(struct tf_container *container, const struct tf_cuda *cuda, struct tf_pool *pool)
 {
     uint64_t bytes;
-    if (pool->is_used && ask(cuda, pool, true, &bytes))
+    if (pool->is_used && tf_pools_ask(cuda, pool, true, &bytes))
         charge(container, pool, bytes);
 }
 
@@ -102,85 +102,10 @@ void tf_pools_enter_host(CUmemoryPool handle)
     enter(&(struct tf_pool){.handle = handle, .step_bytes = STEP_BYTES, .is_host = true, .is_used = true});
 }
 
-static void refresh_all(struct tf_container *container, const struct tf_cuda *cuda)
+void tf_pools_charge_all(struct tf_container *container, const struct tf_cuda *cuda)
 {
     for (uint32_t index = 0; index < atomic_load(&pool_count); index++)
         tf_pools_charge_truth(container, cuda, &pools[index]);
-}
-
-static uint64_t expected_growth(const struct tf_cuda *cuda, const struct tf_pool *pool, uint64_t bytes)
-{
-    uint64_t used_bytes = 0;
-    if (bytes > TENFOLD_BYTES_MASK)
-        return UINT64_MAX;
-    if (!ask(cuda, pool, false, &used_bytes))
-        used_bytes = pool->charged_bytes;
-    uint64_t needed_bytes = (used_bytes + bytes + pool->step_bytes - 1) / pool->step_bytes * pool->step_bytes;
-    return needed_bytes > pool->charged_bytes ? needed_bytes - pool->charged_bytes : 0;
-}
-
-/* The program did not ask for it, so it must not break a capture of the program's, as calls that may synchronise do. */
-static void trim_graphs(const struct tf_cuda *cuda, CUdevice device)
-{
-    int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    if (!cuda->cuDeviceGraphMemTrim || !cuda->cuThreadExchangeStreamCaptureMode || cuda->cuThreadExchangeStreamCaptureMode(&mode) != CUDA_SUCCESS)
-        return;
-    TF_NESTED(cuda->cuDeviceGraphMemTrim(device));
-    cuda->cuThreadExchangeStreamCaptureMode(&mode);
-    atomic_fetch_add(&tf_pools_graph_trims, 1);
-}
-
-CUresult tf_pools_reserve(struct tf_container *container, const struct tf_cuda *cuda, struct tf_pool *pool, uint64_t bytes, struct tf_reservation *ret)
-{
-    if (tf_memory_try(container, pool->gpu, expected_growth(cuda, pool, bytes), ret) == CUDA_SUCCESS)
-        return CUDA_SUCCESS;
-    if (!pool->handle)
-        trim_graphs(cuda, pool->device);
-    refresh_all(container, cuda);
-    return tf_memory_reserve(container, pool->gpu, expected_growth(cuda, pool, bytes), ret);
-}
-
-/* After a trim only what runs, and blocks that outlive their graphs, are in use: those count on top of all graphs mapped since. */
-static void add_up_anew(const struct tf_cuda *cuda, struct tf_pool *pool)
-{
-    uint32_t trims = atomic_load(&tf_pools_graph_trims) + 1;
-    if (pool->mapped_trims == trims)
-        return;
-    pool->mapped_trims = trims;
-    if (!ask(cuda, pool, false, &pool->mapped_bytes))
-        pool->mapped_bytes = TENFOLD_BYTES_MASK; /* no answer: never room for all */
-}
-
-bool tf_pools_hold_all_graphs(struct tf_container *container, const struct tf_cuda *cuda, struct tf_pool *pool)
-{
-    add_up_anew(cuda, pool);
-    tf_pools_charge_truth(container, cuda, pool);
-    return pool->mapped_bytes <= pool->charged_bytes;
-}
-
-void tf_pools_graph_is_mapped(const struct tf_cuda *cuda, struct tf_pool *pool, uint64_t bytes)
-{
-    add_up_anew(cuda, pool);
-    pool->mapped_bytes += pool->mapped_bytes < TENFOLD_BYTES_MASK ? bytes : 0;
-}
-
-static void learn_step(struct tf_pool *pool, uint64_t growth_bytes)
-{
-    while (growth_bytes % pool->step_bytes != 0 && pool->step_bytes > STEP_LEAST_BYTES)
-        pool->step_bytes /= 2;
-}
-
-bool tf_pools_settle(const struct tf_cuda *cuda, struct tf_pool *pool, struct tf_reservation *reservation)
-{
-    uint64_t bytes = pool->charged_bytes;
-    if (!ask(cuda, pool, true, &bytes))
-        bytes = pool->charged_bytes + reservation->bytes; /* no answer: what was expected */
-    uint64_t growth_bytes = bytes > pool->charged_bytes ? bytes - pool->charged_bytes : 0;
-    if (tf_memory_adjust(reservation, growth_bytes) != CUDA_SUCCESS)
-        return false;
-    learn_step(pool, growth_bytes);
-    pool->charged_bytes += growth_bytes;
-    return true;
 }
 
 void tf_pools_drop(struct tf_container *container, struct tf_pool *pool)
@@ -228,6 +153,6 @@ void tf_pools_refresh(struct tf_container *container, const struct tf_cuda *cuda
     if (!atomic_load_explicit(&pool_count, memory_order_relaxed) || atomic_load(&container->stance) != TF_ENFORCED || tf_is_nested())
         return;
     tf_pools_lock();
-    refresh_all(container, cuda);
+    tf_pools_charge_all(container, cuda);
     tf_pools_unlock();
 }

@@ -2,14 +2,13 @@
  *
  * Charged is what a pool reserves, not what is allocated from it. Growth can only be told by the size before and after a driver call, so those
  * calls are made with the table's lock held; pools shrink behind our back (at synchronisation), so sizes are asked again where it matters.
- * Functions marked [lock] need tf_pools_lock(). Next: hooks_pool.c and hooks_graph.c make the calls. */
+ * Functions marked [lock] need tf_pools_lock(). Next: growth.h, hooks/pool.c and graphs.c make the calls. */
 #ifndef TENFOLD_POOLS_H
 #define TENFOLD_POOLS_H
 
-#include "memory/memory.h"
-
-#include "slice/container.h"
 #include "driver/driver.h"
+#include "memory/ledger.h"
+#include "slice/container.h"
 
 struct tf_pool {
     CUmemoryPool handle; /* NULL: what graphs of `device` hold */
@@ -19,7 +18,7 @@ struct tf_pool {
     uint64_t step_bytes;  /* in which the driver grows it, as seen so far */
     uint64_t outstanding; /* blocks allocated and not freed */
     uint64_t mapped_bytes; /* of graphs: what they can use at once at most, if only those run that are mapped */
-    uint32_t mapped_trims; /* tf_pools_graph_trims plus one, when that was last added up anew; 0: never */
+    uint32_t mapped_trims; /* tf_growth_graph_trims plus one, when that was last added up anew; 0: never */
     bool is_host; /* of the host's memory: known, and not charged */
     bool is_destroyed;
     bool is_used;
@@ -37,26 +36,12 @@ struct tf_pool *tf_pools_enter(struct tf_container *container, const struct tf_c
 /* [lock] A pool of host memory, so that what comes from it is not taken for the card's. */
 void tf_pools_enter_host(CUmemoryPool handle);
 
-/* [lock] Room for what the pool may grow by when `bytes` more are taken from it; graphs that do not run give theirs away before the limit
- * says no. CUDA_ERROR_OUT_OF_MEMORY: it says no. */
-CUresult tf_pools_reserve(struct tf_container *container, const struct tf_cuda *cuda, struct tf_pool *pool, uint64_t bytes, struct tf_reservation *ret);
+/* [lock] What the pool keeps (`reserved`) or what is in use of it. false: the driver does not say. */
+bool tf_pools_ask(const struct tf_cuda *cuda, const struct tf_pool *pool, bool reserved, uint64_t *ret_bytes);
 
-/* How often graphs have been made to let go of memory that none of them runs with; what they had mapped before is mapped no more. */
-extern _Atomic uint32_t tf_pools_graph_trims;
-
-/* [lock] Graphs share what their pool keeps: each maps its own, and two that never run at once may have the same. true: there is room for all that
- * are mapped to run at once, so another run of one of them cannot make the pool grow. */
-bool tf_pools_hold_all_graphs(struct tf_container *container, const struct tf_cuda *cuda, struct tf_pool *pool);
-
-/* [lock] A graph that needs so much has been mapped. It counts until the next trim, even if it is destroyed: its blocks may live on. */
-void tf_pools_graph_is_mapped(const struct tf_cuda *cuda, struct tf_pool *pool, uint64_t bytes);
-
-/* [lock] After the driver's call: the reservation becomes the pool's charge as far as it grew, the rest is given back. false: it took more than
- * fits under the limit, and the reservation stands. */
-bool tf_pools_settle(const struct tf_cuda *cuda, struct tf_pool *pool, struct tf_reservation *reservation);
-
-/* [lock] Charges what is there, even above the limit: it is gone from the card whether the limit likes it or not. */
+/* [lock] Charges what is there, even above the limit: it is gone from the card whether the limit likes it or not. Of one pool; of all. */
 void tf_pools_charge_truth(struct tf_container *container, const struct tf_cuda *cuda, struct tf_pool *pool);
+void tf_pools_charge_all(struct tf_container *container, const struct tf_cuda *cuda);
 
 /* [lock] A pool that is no more: nothing is charged for it. */
 void tf_pools_drop(struct tf_container *container, struct tf_pool *pool);
@@ -73,8 +58,5 @@ void tf_pools_refresh(struct tf_container *container, const struct tf_cuda *cuda
 
 /* Has this process ever used a pool? */
 bool tf_pools_are_any(void);
-
-/* In a forked child: there are none. */
-void tf_pools_reset(void);
 
 #endif

@@ -12,9 +12,10 @@
  * Never:   logs, allocates, or calls the driver. */
 #include "slice/account.h"
 
-#include "slice/process.h"
+#include "base/parts.h"
 #include "base/sync.h"
 #include "base/words.h"
+#include "slice/process.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -172,11 +173,14 @@ static int run(struct tenfold_state *state, uint32_t slot, uint32_t gpu, uint64_
     return result;
 }
 
-void tf_account_reset(void)
+/* The lanes of a parent's threads are not its child's. */
+static void forget(void)
 {
     for (uint32_t lane = 0; lane < REAPER_LANE; lane++)
         atomic_store(&lane_holders[lane], 0);
 }
+
+TF_PART(.forget = forget);
 
 int tf_account_charge(struct tenfold_state *state, uint32_t slot, uint32_t gpu, uint64_t bytes, uint64_t limit_bytes)
 {

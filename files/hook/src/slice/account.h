@@ -17,9 +17,6 @@ int tf_account_charge(struct tenfold_state *state, uint32_t slot, uint32_t gpu, 
 /* Gives back what was charged. Clamped at zero: a region that somebody scribbled on never wraps. */
 void tf_account_release(struct tenfold_state *state, uint32_t slot, uint32_t gpu, uint64_t bytes);
 
-/* For a forked child, before its first call: the lanes of its parent's threads are not its own. */
-void tf_account_reset(void);
-
 /* Bytes in use on a card by the whole container, and by one slot. */
 uint64_t tf_account_used(const struct tenfold_state *state, uint32_t gpu);
 uint64_t tf_account_slot_used(const struct tenfold_state *state, uint32_t slot, uint32_t gpu);

@@ -5,22 +5,16 @@
  *          remove the mounted folder, so the order matters.
  * Fork:    the mark lies in a page that the kernel empties in a child (MADV_WIPEONFORK, with an atfork handler for older kernels); a child
  *          attaches anew with its own slot and inherits no usage.
+ *          All that keeps something of its process is told (parts.h).
  * Failure: a missing or damaged state, a newer ABI, a full table: the page's policy, one message, never exit().
- * Next:    slots.c, account.c; config_page.c parses. */
+ * Next:    slots.c gives the slot, config_page.c parses. */
 #include "slice/container.h"
 
-#include "slice/account.h"
-#include "slice/config_page.h"
-#include "slice/driver_pid.h"
-#include "memory/ledger.h"
-#include "compute/measure.h"
 #include "base/message.h"
-#include "slice/nvml_client.h"
-#include "memory/overhead.h"
-#include "memory/pools.h"
+#include "base/parts.h"
+#include "slice/config_page.h"
 #include "slice/slots.h"
 #include "slice/standalone.h"
-#include "base/sync.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -115,7 +109,9 @@ static void take_copy(struct tf_container *self, const struct tenfold_config_cop
     }
     atomic_store(&self->view, copy->view);
     atomic_store(&self->has_core_limits, has_core_limits && atomic_load(&self->stance) == TF_ENFORCED);
-    tf_overhead_page_changed();
+    TF_EACH_PART(part)
+        if ((*part)->page_changed)
+            (*part)->page_changed();
     atomic_store_explicit(&self->generation, copy->generation, memory_order_release);
 }
 
@@ -228,13 +224,10 @@ static void detach_inherited(struct tf_container *self)
     atomic_store(&self->generation, 0);
     atomic_store(&self->has_core_limits, false);
     atomic_store(&self->refresh_lock.word, 0);
-    tf_account_reset();
-    tf_ledger_reset();
-    tf_measure_reset();
-    tf_overhead_reset();
-    tf_driver_pid_reset();
-    tf_nvml_client_reset();
-    tf_pools_reset();
+    memset((void *)self->overhead_bytes, 0, sizeof self->overhead_bytes);
+    TF_EACH_PART(part)
+        if ((*part)->forget)
+            (*part)->forget();
 }
 
 /* A first attach finds everything zero, and touching it would cost its pages. */

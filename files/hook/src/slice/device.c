@@ -2,7 +2,7 @@
  *
  * Owns: a cache ordinal -> number. CUDA's ordinals follow CUDA_VISIBLE_DEVICES, NVML's indices do not; neither is ever compared with the
  *       other. The cache is per attach: UUIDs of ordinals do not change in a process, but a forked child may map them anew.
- * Next: hooks_*.c. */
+ * Next: the hooks. */
 #include "slice/device.h"
 
 #include "slice/config_page.h"

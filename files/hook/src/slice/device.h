@@ -2,8 +2,8 @@
 #ifndef TENFOLD_DEVICE_H
 #define TENFOLD_DEVICE_H
 
-#include "slice/container.h"
 #include "driver/driver.h"
+#include "slice/container.h"
 
 /* All return the number of the card, or a negative TF_DEVICE_*. */
 enum {

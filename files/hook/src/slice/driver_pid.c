@@ -3,14 +3,13 @@
  * Owns: the pid, and what was seen on the way to it. A single coincidence proves nothing (tenants that run the same program allocate the same
  *       sizes), so the passive way wants three different changes to match, and a probe several random sizes. A probe is proof; who has found
  *       itself otherwise gives way to a sibling that claims the same pid.
- * Next: neighbours.c and overhead.c ask; account.c has what we hold, overhead.c what of that is no allocation of the program. */
+ * Next: neighbours.c and overhead.c ask; account.c has what we hold. */
 #include "slice/driver_pid.h"
 
-#include "slice/account.h"
 #include "base/clock.h"
+#include "base/parts.h"
+#include "slice/account.h"
 #include "slice/device.h"
-#include "memory/memory.h"
-#include "memory/overhead.h"
 #include "slice/probe.h"
 #include "slice/slots.h"
 
@@ -41,7 +40,7 @@ uint32_t tf_driver_pid(void) { return atomic_load_explicit(&own_pid, memory_orde
 
 bool tf_driver_pid_is_proven(void) { return atomic_load_explicit(&is_proven, memory_order_relaxed); }
 
-void tf_driver_pid_reset(void)
+static void forget(void)
 {
     atomic_store(&own_pid, 0);
     atomic_store(&has_misled, false);
@@ -50,6 +49,8 @@ void tf_driver_pid_reset(void)
     probe_due_ns = 0;
     passive.gpu = 0;
 }
+
+TF_PART(.forget = forget);
 
 void tf_driver_pid_forget(struct tf_container *container)
 {
@@ -234,7 +235,7 @@ bool tf_driver_pid_find(struct tf_container *container, const struct tf_cuda *cu
 {
     static struct tf_nvml_list list, unclaimed;
     uint64_t word = tf_account_word(container->state, container->slot, (uint32_t)gpu);
-    uint64_t own_bytes = (word & TENFOLD_BYTES_MASK) - tf_overhead_charged(gpu);
+    uint64_t own_bytes = (word & TENFOLD_BYTES_MASK) - atomic_load_explicit(&container->overhead_bytes[gpu], memory_order_relaxed);
     uint32_t known = tf_driver_pid();
     if (known && (atomic_load(&is_proven) || !is_claimed(container, known)))
         return true;

@@ -22,7 +22,4 @@ bool tf_driver_pid_find(struct tf_container *container, const struct tf_cuda *cu
 /* It was the wrong one. */
 void tf_driver_pid_forget(struct tf_container *container);
 
-/* In a forked child: nothing is known. */
-void tf_driver_pid_reset(void);
-
 #endif

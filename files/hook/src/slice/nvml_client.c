@@ -4,6 +4,7 @@
  * Next: neighbours.c asks for utilisation, driver_pid.c and overhead.c for memory. */
 #include "slice/nvml_client.h"
 
+#include "base/parts.h"
 #include "driver/loader.h"
 
 #include <string.h>
@@ -22,13 +23,15 @@ static _Atomic bool is_guarded;
 static _Atomic bool is_open;
 static _Atomic(nvmlDevice_t) devices[TENFOLD_GPUS_MAX];
 
-void tf_nvml_client_reset(void)
+static void forget(void)
 {
     for (uint32_t gpu = 0; gpu < TENFOLD_GPUS_MAX; gpu++)
         atomic_store(&devices[gpu], NULL);
     atomic_store(&is_open, false);
     atomic_store(&lock.word, 0);
 }
+
+TF_PART(.forget = forget);
 
 static void before_fork(void)
 {

@@ -6,8 +6,8 @@
 #ifndef TENFOLD_NVML_CLIENT_H
 #define TENFOLD_NVML_CLIENT_H
 
-#include "slice/container.h"
 #include "driver/driver.h"
+#include "slice/container.h"
 
 enum { TF_NVML_PROCESSES_MAX = 256 };
 
@@ -33,8 +33,5 @@ bool tf_nvml_list(struct tf_container *container, const struct tf_nvml *nvml, in
 
 /* Bytes of a process in a list. false: not in it. */
 bool tf_nvml_list_bytes(const struct tf_nvml_list *list, uint32_t pid, uint64_t *ret_bytes);
-
-/* In a forked child: nothing is open. */
-void tf_nvml_client_reset(void);
 
 #endif

@@ -1,4 +1,4 @@
-/* probe.c - nobody is refused because of a probe (contract: probe.h). Next: driver_pid.c probes, memory.c refuses. */
+/* probe.c - nobody is refused because of a probe (contract: probe.h). Next: driver_pid.c probes, reservation.c refuses. */
 #include "slice/probe.h"
 
 #include "base/clock.h"

@@ -8,10 +8,10 @@
  * Next:    account.c for the bytes, container.c for when to attach. */
 #include "slice/slots.h"
 
-#include "slice/account.h"
 #include "base/clock.h"
 #include "base/sync.h"
 #include "base/words.h"
+#include "slice/account.h"
 
 #include <errno.h>
 #include <fcntl.h>

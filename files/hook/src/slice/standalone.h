@@ -2,7 +2,7 @@
 #ifndef TENFOLD_STANDALONE_H
 #define TENFOLD_STANDALONE_H
 
-#include "slice/container.h"
+#include "slice/slice.h"
 
 /* TF_NO_SLICE when no variable is set; else TF_ENFORCED. Returns an enum tf_stance. */
 int tf_standalone_attach(struct tf_container *container);

@@ -1,17 +1,17 @@
-/* memory.c - reserving bytes of the slice around a driver call.
+/* reservation.c - reserving bytes of the slice around a driver call.
  *
  * Owns: the order of charge, driver call and ledger entry; what happens when the limit says no (first look for dead processes and for pools
  *       that shrank, for overhead that has gone and for a probe in the way, then refuse and count).
- * Next: hooks_memory.c and hooks_pool.c wrap the driver's calls; account.c keeps the sums. */
-#include "memory/memory.h"
+ * Next: hooks/memory.c and hooks/pool.c wrap the driver's calls; account.c keeps the sums. */
+#include "memory/reservation.h"
 
+#include "base/sync.h"
+#include "driver/driver.h"
+#include "memory/overhead.h"
 #include "slice/account.h"
 #include "slice/device.h"
-#include "memory/overhead.h"
-#include "memory/pools.h"
 #include "slice/probe.h"
 #include "slice/slots.h"
-#include "base/sync.h"
 
 #include <time.h>
 

@@ -1,15 +1,14 @@
-/* memory.h - reserving bytes of the slice around a driver call.
+/* reservation.h - reserving bytes of the slice around a driver call.
  *
  * The life of an allocation:   tf_memory_reserve(); the driver's call; tf_memory_keep() or, on failure, tf_memory_undo().
  * The life of a free:          tf_memory_take(); the driver's call; tf_memory_gone() or, on failure, tf_memory_back().
  * A free takes the entry before the driver frees, because the driver may hand the same address to another thread at once. */
-#ifndef TENFOLD_MEMORY_H
-#define TENFOLD_MEMORY_H
-
-#include "slice/container.h"
-#include "memory/ledger.h"
+#ifndef TENFOLD_RESERVATION_H
+#define TENFOLD_RESERVATION_H
 
 #include "abi/cuda.h"
+#include "memory/ledger.h"
+#include "slice/container.h"
 
 /* Bytes reserved and not yet in the ledger. */
 struct tf_reservation {
@@ -19,8 +18,6 @@ struct tf_reservation {
     uint64_t context; /* CUcontext that the memory will die with; 0: none */
     bool is_blind; /* the driver did not say which card: it must not succeed, see tf_memory_keep() */
 };
-
-#define TF_BLOCK_BYTES (2ull << 20) /* what the driver takes of the card at a time; small allocations share one */
 
 /* What the driver takes for one allocation of this size: multiples of 512 bytes below 1 MiB, of 2 MiB from there.
  * UINT64_MAX when it does not fit 64 bits. */

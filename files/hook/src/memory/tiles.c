@@ -1,11 +1,12 @@
-/* hooks_tiles.c - tiles of sparse arrays: memory of physical handles that an array keeps although nobody holds the handle any more.
+/* tiles.c - tiles of sparse arrays: memory of physical handles that an array keeps although nobody holds the handle any more.
  *
  * Promise: a handle stays charged while a tile of a living array is mapped to it.
  * How:     a tile is known by the array and the place that the program named. One that is unmapped by other places than it was mapped by stays
  *          charged until its array is destroyed. Mapping is ordered by a stream, the books change at the call.
- * Next:    hooks_vmm.c has the handles, hooks_array.c the arrays. */
-#include "memory/charge.h"
-#include "driver/nested.h"
+ * Next:    physical.c counts for the handles; hooks/vmm.c maps, hooks/array.c destroys. */
+#include "memory/tiles.h"
+
+#include "base/sync.h"
 #include "memory/physical.h"
 
 #include <string.h>
@@ -54,7 +55,7 @@ static uint64_t key_of(const CUarrayMapInfo *info)
     return hash;
 }
 
-static void unmap(struct tile *tile) { tile->is_ours = tf_physical_unmap(tile->entry.extra, &tile->count); }
+static void unmap(struct tile *tile) { tile->is_ours = tf_physical_count_down(tile->entry.extra, TF_MAPPING, &tile->count); }
 
 static void note(struct tf_tiles *tiles, const struct tf_entry *entry)
 {
@@ -73,48 +74,29 @@ void tf_tiles_conclude(struct tf_tiles *tiles, bool is_done)
         if (!is_done)
             tf_ledger_add(&tile->entry, &replaced);
         if (tile->is_ours)
-            tf_physical_unmapped(tile->entry.extra, &tile->count, is_done);
+            tf_physical_conclude(tile->entry.extra, TF_MAPPING, &tile->count, is_done);
     }
     munmap(tiles, tiles->bytes);
 }
 
-static void map(const CUarrayMapInfo *info)
+void tf_tiles_map(const CUarrayMapInfo *info)
 {
     struct tf_entry entry = {.key = key_of(info), .context = info->resource, .extra = info->handle, .kind = TF_KIND_TILE}, replaced;
-    if (info->operation != OPERATION_MAP || !info->handle || !tf_physical_map(info->handle))
+    if (info->operation != OPERATION_MAP || !info->handle || !tf_physical_count_up(info->handle, TF_MAPPING))
         return;
     atomic_store(&has_tiles, true);
     /* without memory for the entry the handle stays charged until the process ends; so it does for a place that the list names twice */
     tf_ledger_add(&entry, &replaced);
 }
 
-static CUresult map_tiles(CUresult (*real)(CUarrayMapInfo *, unsigned int, CUstream), CUarrayMapInfo *list, unsigned int count, CUstream stream)
+struct tf_tiles *tf_tiles_take_listed(const CUarrayMapInfo *list, uint32_t count)
 {
     struct tf_entry entry;
-    tf_container();
-    if (tf_is_nested() || !list || !count)
-        return real(list, count, stream);
-    struct tf_tiles *before = atomic_load(&has_tiles) ? new_tiles(count) : NULL;
-    for (unsigned int index = 0; before && index < count; index++)
+    struct tf_tiles *tiles = atomic_load(&has_tiles) ? new_tiles(count) : NULL;
+    for (uint32_t index = 0; tiles && index < count; index++)
         if (tf_ledger_take(TF_KIND_TILE, key_of(&list[index]), &entry))
-            note(before, &entry);
-    CUresult result = TF_NESTED(real(list, count, stream));
-    tf_tiles_conclude(before, result == CUDA_SUCCESS);
-    for (unsigned int index = 0; result == CUDA_SUCCESS && index < count; index++)
-        map(&list[index]);
-    return result;
-}
-
-CUresult cuMemMapArrayAsync(CUarrayMapInfo *list, unsigned int count, CUstream stream)
-{
-    const struct tf_cuda *cuda = tf_cuda();
-    return cuda && cuda->cuMemMapArrayAsync ? map_tiles(cuda->cuMemMapArrayAsync, list, count, stream) : CUDA_ERROR_NOT_INITIALIZED;
-}
-
-CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo *list, unsigned int count, CUstream stream)
-{
-    const struct tf_cuda *cuda = tf_cuda();
-    return cuda && cuda->cuMemMapArrayAsync_ptsz ? map_tiles(cuda->cuMemMapArrayAsync_ptsz, list, count, stream) : CUDA_ERROR_NOT_INITIALIZED;
+            note(tiles, &entry);
+    return tiles;
 }
 
 /* --- the end of an array ---------------------------------------------------------------------------------------------------------------- */
