@@ -21,26 +21,20 @@ class Layer:
     folder: str
     may_import: tuple[str, ...]
     skip: tuple[str, ...] = ()
-    may_import_exactly: tuple[str, ...] = ()
 
 
-# Type checkers see the domain as `tenfold`, a running module as `ansible.module_utils.tenfold`: the same files.
-DOMAIN = ("ansible.module_utils.tenfold", "tenfold")
-CLUSTER_CLIENT = ("ansible.module_utils.tenfold_cluster", "tenfold_cluster")
-CONTROLLER_FORMATS = ("ansible.module_utils.tenfold_controller", "tenfold_controller")
-MODULE_UTILS_PATH = ("ansible.module_utils",)  # controller plugins extend its __path__ by ours
+PLUGINS = "ansible_collections.tenfold.vgpu.plugins"
+DOMAIN = f"{PLUGINS}.module_utils.tenfold"
+CLUSTER_CLIENT = f"{PLUGINS}.module_utils.tenfold_cluster"
+CONTROLLER = f"{PLUGINS}.plugin_utils"
 ANSIBLE_BASE = ("ansible.module_utils.basic", "ansible.module_utils.common")
 LAYERS = (
     Layer("plugins/module_utils/tenfold", ()),
-    Layer("plugins/module_utils/tenfold_cluster", (*DOMAIN, "kubernetes", "yaml")),
-    Layer("plugins/module_utils/tenfold_controller", (*DOMAIN, "tomlkit", "ruamel")),
-    Layer("plugins/modules", (*DOMAIN, *CLUSTER_CLIENT, *CONTROLLER_FORMATS, *ANSIBLE_BASE, "kubernetes", "yaml")),
-    Layer(
-        "plugins/action",
-        (*DOMAIN, *CLUSTER_CLIENT, *CONTROLLER_FORMATS, "ansible.plugins", "ansible.errors", "ansible.module_utils.common"),
-        may_import_exactly=MODULE_UTILS_PATH,
-    ),
-    Layer("plugins/filter", (*DOMAIN, "ansible.errors"), may_import_exactly=MODULE_UTILS_PATH),
+    Layer("plugins/module_utils/tenfold_cluster", (DOMAIN, "kubernetes", "yaml")),
+    Layer("plugins/plugin_utils", (DOMAIN, "tomlkit", "ruamel")),
+    Layer("plugins/modules", (DOMAIN, CLUSTER_CLIENT, *ANSIBLE_BASE, "kubernetes", "yaml")),
+    Layer("plugins/action", (DOMAIN, CLUSTER_CLIENT, CONTROLLER, "ansible.plugins", "ansible.errors", "ansible.module_utils.common")),
+    Layer("plugins/filter", (DOMAIN, "ansible.errors")),
     Layer(
         "files/device_plugin",
         ("tenfold_device_plugin", "grpc", "grpc_tools", "google.protobuf", "kubernetes", "urllib3", "pynvml", "prometheus_client", "yaml"),
@@ -64,7 +58,7 @@ def is_allowed(name: str, layer: Layer) -> bool:
     """True when *name* is standard library or below a package that *layer* may import."""
     if name.split(".")[0] in sys.stdlib_module_names or name == "__future__":
         return True
-    return name in layer.may_import_exactly or any(name == package or name.startswith(package + ".") for package in layer.may_import)
+    return any(name == package or name.startswith(package + ".") for package in layer.may_import)
 
 
 def problems(root: Path) -> list[str]:

@@ -83,5 +83,5 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         return result
 
     def _call(self, options: Values, task_vars: Values | None) -> Values:
-        answer: Values = self._execute_module(module_name="container_image_archive", module_args=options, task_vars=task_vars)
+        answer: Values = self._execute_module(module_name="tenfold.vgpu.container_image_archive", module_args=options, task_vars=task_vars)
         return answer

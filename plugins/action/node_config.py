@@ -1,7 +1,7 @@
 """Merges of users' files: read on the node, decide here, validate and write on the node.
 
 Owns the order of these steps and what each subject's file is (format, rules, probe). The decision is ``tenfold.merge``'s, the keys are
-``tenfold.runtime_config``'s, the formats are ``tenfold_controller.formats``'; the node's half is the module ``node_config_file``.
+``tenfold.runtime_config``'s, the formats are ``plugin_utils.formats``'; the node's half is the module ``node_config_file``.
 Options and results: plugins/modules/node_config.py.
 """
 
@@ -9,25 +9,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
+from typing import Any, Callable, Mapping, Sequence
 
-import ansible.module_utils
 from ansible.plugins.action import ActionBase
-
-# Ansible carries module_utils to nodes, but does not put them on the controller's own import path.
-_MODULE_UTILS = str(Path(__file__).resolve().parents[1] / "module_utils")
-if _MODULE_UTILS not in ansible.module_utils.__path__:
-    ansible.module_utils.__path__.append(_MODULE_UTILS)
-
-if TYPE_CHECKING:
-    from tenfold import merge, runtime_config
-    from tenfold.errors import MergeError, TenfoldError
-    from tenfold_controller.formats import CODECS
-else:
-    from ansible.module_utils.tenfold import merge, runtime_config
-    from ansible.module_utils.tenfold.errors import MergeError, TenfoldError
-    from ansible.module_utils.tenfold_controller.formats import CODECS
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import merge, runtime_config
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.errors import MergeError, TenfoldError
+from ansible_collections.tenfold.vgpu.plugins.plugin_utils.formats import CODECS
 
 ARGUMENT_SPEC = {
     "subject": {"type": "str", "required": True, "choices": ["containerd", "docker", "crio", "nvidia_toolkit", "kubelet", "kubelet_flags"]},
@@ -233,7 +220,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         return subject.probe
 
     def _remote(self, arguments: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
-        answer = _untagged(self._execute_module(module_name="node_config_file", module_args=arguments, task_vars=task_vars))
+        answer = _untagged(self._execute_module(module_name="tenfold.vgpu.node_config_file", module_args=arguments, task_vars=task_vars))
         answer.pop("invocation", None)
         return answer
 

@@ -1,7 +1,7 @@
 """The merge of Volcano's scheduler configuration: read through the API, decide here, write through the API.
 
 Owns the order of these steps and the record that makes the merge undoable. The decision is ``tenfold_cluster.volcano_config``'s, YAML
-that keeps comments ``tenfold_controller.formats``', requests the modules' cluster_facts, cluster_patch and cluster_objects.
+that keeps comments ``plugin_utils.formats``', requests the modules' cluster_facts, cluster_patch and cluster_objects.
 Options and results: plugins/modules/volcano_scheduler_config.py.
 """
 
@@ -9,21 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from pathlib import Path
 from typing import Any, Dict, Mapping
 
-import ansible.module_utils
 from ansible.plugins.action import ActionBase
-
-# Ansible carries module_utils to nodes, but does not put them on the controller's own import path.
-_MODULE_UTILS = str(Path(__file__).resolve().parents[1] / "module_utils")
-if _MODULE_UTILS not in ansible.module_utils.__path__:
-    ansible.module_utils.__path__.append(_MODULE_UTILS)
-
-from ansible.module_utils.tenfold.errors import TenfoldError
-from ansible.module_utils.tenfold_cluster import volcano_config
-from ansible.module_utils.tenfold_cluster.errors import ClusterError
-from ansible.module_utils.tenfold_controller.formats import CODECS
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.errors import TenfoldError
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold_cluster import volcano_config
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold_cluster.errors import ClusterError
+from ansible_collections.tenfold.vgpu.plugins.plugin_utils.formats import CODECS
 
 ARGUMENT_SPEC = {
     "kubeconfig": {"type": "str", "default": ""},
@@ -128,7 +120,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]
 
     def _call(self, name: str, arguments: Values, options: Values, task_vars: Values) -> Values:
         connection = {key: options[key] for key in ("kubeconfig", "context") if options[key] is not None}
-        answer = _plain(self._execute_module(module_name=name, module_args={**connection, **arguments}, task_vars=task_vars))
+        answer = _plain(
+            self._execute_module(module_name=f"tenfold.vgpu.{name}", module_args={**connection, **arguments}, task_vars=task_vars)
+        )
         answer.pop("invocation", None)
         if answer.get("failed"):
             raise Failed(answer)

@@ -72,7 +72,7 @@ attributes:
 
 EXAMPLES = r"""
 - name: Require a usable cluster that knows every GPU node
-  cluster_facts:
+  tenfold.vgpu.cluster_facts:
     kubeconfig: "{{ kube_control_kubeconfig }}"
     kubernetes_minimum: "1.29"
     nodes: [gpu-1, gpu-2]
@@ -107,9 +107,9 @@ annotation_values:
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.tenfold_cluster import api, objects, volcano
-from ansible.module_utils.tenfold_cluster.arguments import CONNECTION
-from ansible.module_utils.tenfold_cluster.errors import ClusterError
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold_cluster import api, objects, volcano
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold_cluster.arguments import CONNECTION
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold_cluster.errors import ClusterError
 
 ARGUMENT_SPEC = {
     **CONNECTION,

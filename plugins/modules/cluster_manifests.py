@@ -35,7 +35,7 @@ attributes:
 
 EXAMPLES = r"""
 - name: Write a manifest
-  cluster_manifests:
+  tenfold.vgpu.cluster_manifests:
     path: build/manifests/example.yaml
     documents:
       - {apiVersion: v1, kind: Namespace, metadata: {name: example}}
@@ -52,7 +52,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
-from ansible.module_utils.tenfold_cluster import objects
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold_cluster import objects
 
 ARGUMENT_SPEC = {
     "path": {"type": "path", "required": True},

@@ -85,7 +85,7 @@ attributes:
 
 EXAMPLES = r"""
 - name: Apply a configuration
-  cluster_objects:
+  tenfold.vgpu.cluster_objects:
     kubeconfig: "{{ kube_control_kubeconfig }}"
     documents:
       - apiVersion: v1
@@ -111,9 +111,9 @@ import json
 from typing import Any, Dict
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.tenfold_cluster import api, objects, waiting
-from ansible.module_utils.tenfold_cluster.arguments import CONNECTION
-from ansible.module_utils.tenfold_cluster.errors import ClusterError
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold_cluster import api, objects, waiting
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold_cluster.arguments import CONNECTION
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold_cluster.errors import ClusterError
 
 ARGUMENT_SPEC = {
     **CONNECTION,

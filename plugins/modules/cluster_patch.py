@@ -65,7 +65,7 @@ attributes:
 
 EXAMPLES = r"""
 - name: Label two nodes
-  cluster_patch:
+  tenfold.vgpu.cluster_patch:
     kubeconfig: "{{ kube_control_kubeconfig }}"
     kind: Node
     names: [gpu-1, gpu-2]
@@ -84,9 +84,9 @@ import json
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.tenfold_cluster import api, objects, waiting
-from ansible.module_utils.tenfold_cluster.arguments import CONNECTION
-from ansible.module_utils.tenfold_cluster.errors import ClusterError
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold_cluster import api, objects, waiting
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold_cluster.arguments import CONNECTION
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold_cluster.errors import ClusterError
 
 ARGUMENT_SPEC = {
     **CONNECTION,
@@ -112,8 +112,9 @@ def read_all(cluster: api.Cluster, options: dict[str, Any]) -> dict[str, dict[st
     if len(names) > _FEW:
         found = {one["metadata"]["name"]: one for one in cluster.select(api_version, kind, namespace)}
     else:
-        found = {name: cluster.read(api_version, kind, name, namespace) for name in names}
-    return {name: found[name] for name in names if found.get(name)}
+        one_by_one = ((name, cluster.read(api_version, kind, name, namespace)) for name in names)
+        found = {name: document for name, document in one_by_one if document is not None}
+    return {name: found[name] for name in names if name in found}
 
 
 def patch_objects(options: dict[str, Any], check_mode: bool) -> tuple[list[str], list[dict[str, str]]]:

@@ -45,7 +45,7 @@ attributes:
 
 EXAMPLES = r"""
 - name: Import an image
-  container_image_archive:
+  tenfold.vgpu.container_image_archive:
     image: localhost/example:1.0
     archive: build/example.tar
 """

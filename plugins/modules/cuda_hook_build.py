@@ -50,7 +50,7 @@ attributes:
 
 EXAMPLES = r"""
 - name: Compile the hook on the controller
-  cuda_hook_build:
+  tenfold.vgpu.cuda_hook_build:
     source: "{{ playbook_dir }}/../files/hook"
     dest: /var/cache/tenfold/hook
     version: 0.1.0
@@ -103,8 +103,8 @@ abi:
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.tenfold import hook_build
-from ansible.module_utils.tenfold.errors import TenfoldError
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import hook_build
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.errors import TenfoldError
 
 ARGUMENT_SPEC = {
     "source": {"type": "path", "required": True},

@@ -64,13 +64,13 @@ author:
 
 EXAMPLES = r"""
 - name: Put the new version beside the old one
-  cuda_hook_install:
+  tenfold.vgpu.cuda_hook_install:
     state: staged
     source: build/hook/0.1.0-1a2b3c4d
     version: 0.1.0-1a2b3c4d
 
 - name: Let new containers use it
-  cuda_hook_install:
+  tenfold.vgpu.cuda_hook_install:
     state: current
     version: 0.1.0-1a2b3c4d
 """

@@ -61,7 +61,7 @@ attributes:
 
 EXAMPLES = r"""
 - name: Prove the hook before containers get it
-  cuda_hook_verify:
+  tenfold.vgpu.cuda_hook_verify:
     path: /usr/local/tenfold/hook/0.1.0-8fba24ea
     image_glibcs: ["2.17", "2.31"]
 """
@@ -87,8 +87,8 @@ import os
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.tenfold import hook_verify
-from ansible.module_utils.tenfold.errors import TenfoldError
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import hook_verify
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.errors import TenfoldError
 
 ARGUMENT_SPEC = {
     "path": {"type": "path", "required": True},

@@ -42,7 +42,7 @@ author:
 
 EXAMPLES = r"""
 - name: Check that this node can carry slices
-  gpu_node_facts:
+  tenfold.vgpu.gpu_node_facts:
     card: "{{ slice_tiers_card }}"
     enforcement: hook
     required: true
@@ -129,16 +129,11 @@ import os
 import platform
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING, Sequence
+from typing import Sequence
 
 from ansible.module_utils.basic import AnsibleModule
-
-if TYPE_CHECKING:
-    from tenfold import cards, drivers, node_facts
-    from tenfold.errors import TenfoldError
-else:
-    from ansible.module_utils.tenfold import cards, drivers, node_facts
-    from ansible.module_utils.tenfold.errors import TenfoldError
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import cards, drivers, node_facts
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.errors import TenfoldError
 
 ARGUMENT_SPEC = {
     "card": {"type": "str"},

@@ -77,14 +77,14 @@ author:
 
 EXAMPLES = r"""
 - name: Offer the NVIDIA runtime to containerd
-  node_config:
+  tenfold.vgpu.node_config:
     subject: containerd
     path: /etc/containerd/config.toml
     engine_version: 1.7.24
     runtime: {name: nvidia, binary: /usr/bin/nvidia-container-runtime}
 
 - name: Give the kubelet's file back as it was
-  node_config:
+  tenfold.vgpu.node_config:
     subject: kubelet
     path: /var/lib/kubelet/config.yaml
     state: absent

@@ -51,7 +51,7 @@ author:
 
 EXAMPLES = r"""
 - name: Read containerd's configuration
-  node_config_file:
+  tenfold.vgpu.node_config_file:
     path: /etc/containerd/config.toml
     record_path: /etc/containerd/config.toml.tenfold.json
     step: read

@@ -44,7 +44,7 @@ author:
 
 EXAMPLES = r"""
 - name: Describe the cards to the container engine
-  nvidia_cdi_specification:
+  tenfold.vgpu.nvidia_cdi_specification:
     minimum_version: 1.17.8
 """
 

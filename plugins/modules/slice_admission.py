@@ -47,7 +47,7 @@ attributes:
 
 EXAMPLES = r"""
 - name: Compute what is admitted
-  slice_admission:
+  tenfold.vgpu.slice_admission:
     kubeconfig: "{{ kube_control_kubeconfig }}"
     namespace: tenfold-system
     catalogue: "{{ validated.catalogue }}"
@@ -66,10 +66,10 @@ import json
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.tenfold_cluster import api
-from ansible.module_utils.tenfold_cluster.admission import admission_data
-from ansible.module_utils.tenfold_cluster.arguments import CONNECTION
-from ansible.module_utils.tenfold_cluster.errors import ClusterError
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold_cluster import api
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold_cluster.admission import admission_data
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold_cluster.arguments import CONNECTION
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold_cluster.errors import ClusterError
 
 ARGUMENT_SPEC = {
     **CONNECTION,

@@ -66,7 +66,7 @@ attributes:
 
 EXAMPLES = r"""
 - name: Probe two nodes
-  slice_probe:
+  tenfold.vgpu.slice_probe:
     kubeconfig: "{{ kube_control_kubeconfig }}"
     nodes: [gpu-1, gpu-2]
     namespace: tenfold-system
@@ -90,12 +90,12 @@ from dataclasses import dataclass, field
 from typing import Any, Dict
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.tenfold import wire
-from ansible.module_utils.tenfold.errors import TenfoldError
-from ansible.module_utils.tenfold.tiers import Catalogue
-from ansible.module_utils.tenfold_cluster import api, rollout, slices, waiting
-from ansible.module_utils.tenfold_cluster.arguments import CONNECTION
-from ansible.module_utils.tenfold_cluster.errors import ClusterError
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import wire
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.errors import TenfoldError
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.tiers import Catalogue
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold_cluster import api, rollout, slices, waiting
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold_cluster.arguments import CONNECTION
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold_cluster.errors import ClusterError
 
 ARGUMENT_SPEC = {
     **CONNECTION,

@@ -89,7 +89,7 @@ author:
 
 EXAMPLES = r"""
 - name: Prove the tiers over the fleet
-  slice_tiers_validate:
+  tenfold.vgpu.slice_tiers_validate:
     catalogue:
       card: a800-80gb
       slices_per_card: 10
@@ -161,18 +161,11 @@ error_details:
   type: dict
 """
 
-from typing import TYPE_CHECKING
 
 from ansible.module_utils.basic import AnsibleModule
-
-if TYPE_CHECKING:
-    from tenfold import verdict
-    from tenfold.errors import TenfoldError
-    from tenfold.tiers import Catalogue
-else:
-    from ansible.module_utils.tenfold import verdict
-    from ansible.module_utils.tenfold.errors import TenfoldError
-    from ansible.module_utils.tenfold.tiers import Catalogue
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import verdict
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.errors import TenfoldError
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.tiers import Catalogue
 
 ARGUMENT_SPEC = {
     # The domain checks what is inside, so that all problems are told at once and with the operator's own variable names.

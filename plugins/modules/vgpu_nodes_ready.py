@@ -43,7 +43,7 @@ attributes:
 
 EXAMPLES = r"""
 - name: Wait until two nodes offer slices
-  vgpu_nodes_ready:
+  tenfold.vgpu.vgpu_nodes_ready:
     kubeconfig: "{{ kube_control_kubeconfig }}"
     nodes: [gpu-1, gpu-2]
     namespace: tenfold-system
@@ -61,9 +61,9 @@ import time
 from typing import Any, Dict
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.tenfold_cluster import api, rollout, slices, waiting
-from ansible.module_utils.tenfold_cluster.arguments import CONNECTION
-from ansible.module_utils.tenfold_cluster.errors import ClusterError
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold_cluster import api, rollout, slices, waiting
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold_cluster.arguments import CONNECTION
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold_cluster.errors import ClusterError
 
 ARGUMENT_SPEC = {
     **CONNECTION,

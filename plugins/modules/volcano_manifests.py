@@ -49,7 +49,7 @@ attributes:
 
 EXAMPLES = r"""
 - name: Render Volcano's chart
-  volcano_manifests:
+  tenfold.vgpu.volcano_manifests:
     chart: ./charts/volcano
     version: 1.15.1
     namespace: volcano-system
@@ -93,8 +93,8 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.tenfold_cluster import volcano
-from ansible.module_utils.tenfold_cluster.errors import ChartError, ClusterError
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold_cluster import volcano
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold_cluster.errors import ChartError, ClusterError
 
 ARGUMENT_SPEC = {
     "helm_binary": {"type": "str", "default": "helm"},

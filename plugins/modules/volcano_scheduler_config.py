@@ -66,7 +66,7 @@ attributes:
 
 EXAMPLES = r"""
 - name: Merge deviceshare into the scheduler's configuration
-  volcano_scheduler_config:
+  tenfold.vgpu.volcano_scheduler_config:
     kubeconfig: "{{ kube_control_kubeconfig }}"
     namespace: volcano-system
     config_map: volcano-scheduler-configmap

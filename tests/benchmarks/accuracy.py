@@ -71,7 +71,7 @@ class Outcome:
 
 def measure(bench: Bench, workload: Workload, windows: int, library: Callable[[int], Library]) -> Outcome:
     """Runs all tenants at once, each under ``library(limit)``; a live change needs a library with a slot."""
-    from tenfold import region
+    from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import region
 
     if max(tenant.kernel_us for tenant in workload.tenants) >= LONG_KERNEL_US:
         windows *= 2  # one kernel more or less must not be a point of the mean

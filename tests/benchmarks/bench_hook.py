@@ -30,9 +30,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "plugins" / "module_utils")]
+sys.path[:0] = [str(ROOT), str(ROOT / "collections")]
 
-from tenfold import region  # noqa: E402
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import region  # noqa: E402
+
 from tests.benchmarks import accuracy  # noqa: E402
 
 MEMORY_LIMIT_BYTES = 8 << 30

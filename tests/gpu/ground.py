@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tenfold import region
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import region
 
 __all__ = ["MIB", "Agent", "Ground", "NotHere"]
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "plugins" / "module_utils")]
+sys.path[:0] = [str(ROOT), str(ROOT / "collections")]
 
 from tests.gpu import ground as grounds  # noqa: E402
 from tests.hook import workshop  # noqa: E402

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tenfold import region
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import region
 
 LIMITER_OFFSET = region.STATE_GPUS_OFFSET + 128  # struct tf_limit_state of the first card; it begins with the credit in nanoseconds
 # What a change of the limit leaves of it: 0.5 ms and 20 ms at the lower rate (limit_credit.c), a grant of 1 ms and 8 ms of work in flight.

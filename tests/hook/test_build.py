@@ -12,8 +12,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import hook_elf, hook_verify
 
-from tenfold import hook_elf, hook_verify
 from tests.hook import workshop
 from tests.hook.workshop import HOOK_SOURCE, Slot
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import region
 
-from tenfold import region
 from tests.hook import scripts, workshop
 from tests.hook.allowance import SAVED_AFTER_CHANGE_MS, Allowance
 from tests.hook.workshop import MIB, Machine, Slot

@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable
 
 import pytest
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import region
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.errors import RegionError
 
-from tenfold import region
-from tenfold.errors import RegionError
 from tests.hook.workshop import MIB, Slot
 
 SEED = int(os.environ.get("TENFOLD_FUZZ_SEED", "20787"))

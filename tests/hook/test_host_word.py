@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import region
 
-from tenfold import region
 from tests.hook import scripts, workshop
 from tests.hook.allowance import LIMITER_OFFSET
 from tests.hook.workshop import Machine, Slot

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import region
 
-from tenfold import region
 from tenfold_device_plugin.clock import SystemClock
 from tenfold_device_plugin.neighbourhood import Neighbourhood
 from tenfold_device_plugin.pages import Pages

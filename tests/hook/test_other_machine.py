@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 import pytest
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import hook_elf, hook_verify, region
 
-from tenfold import hook_elf, hook_verify, region
 from tests.hook import workshop
 from tests.hook.workshop import MIB, Machine, Session, Slot
 

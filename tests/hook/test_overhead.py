@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import region
 
-from tenfold import region
 from tests.hook import scripts, workshop
 from tests.hook.workshop import MIB, Machine, Slot
 

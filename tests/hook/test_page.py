@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import page_writer, region
 
-from tenfold import page_writer, region
 from tests.hook import workshop
 from tests.hook.workshop import MIB, Slot
 

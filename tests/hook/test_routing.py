@@ -10,8 +10,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import hook_verify, region
 
-from tenfold import hook_verify, region
 from tests.hook import workshop
 from tests.hook.workshop import Machine, Slot
 

@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import region
 
-from tenfold import region
 from tests.hook import workshop
 from tests.hook.workshop import HOOK_SOURCE, MIB, Machine, Slot
 

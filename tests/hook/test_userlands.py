@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import hook_elf
 
-from tenfold import hook_elf
 from tests.hook import userland, workshop
 from tests.hook.userland import HOOK_INSIDE, Root
 from tests.hook.workshop import HOOK_SOURCE, MIB, Slot

@@ -88,7 +88,7 @@ say(result=nvml.nvmlDeviceGetMemoryInfo_v2(card, c.byref(three)), total=three.to
 
 
 def test_clocks_and_mode_are_shown_scaled_only_by_option(make_slot: Callable[..., Slot]) -> None:
-    from tenfold import region
+    from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import region
 
     body = (
         NVML

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import hook_build
 
-from tenfold import hook_build
 from tests.cluster import rootfs
 from tests.cluster.console import Console
 from tests.cluster.errors import FleetError

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Sequence
 
-from tenfold import region
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import region
 
 ROOT = Path(__file__).resolve().parents[2]
 HOOK_SOURCE = ROOT / "files" / "hook"

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.fit import CardLedger
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.slices import Assignment, SliceRequest
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.tiers import Catalogue
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.wire import RegisterRecord
 from hypothesis import strategies as st
-
-from tenfold.fit import CardLedger
-from tenfold.slices import Assignment, SliceRequest
-from tenfold.tiers import Catalogue
-from tenfold.wire import RegisterRecord
 
 # What an annotation's field may hold: anything without a separator.
 field_text = st.text(st.characters(codec="ascii", exclude_characters=",:;", exclude_categories=["Cc"]), min_size=1, max_size=40)

@@ -5,23 +5,16 @@ The node's half runs for real, in this process; only the connection is left out.
 
 from __future__ import annotations
 
-import importlib.util
 import stat
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import node_config_file  # type: ignore[import-not-found]  # a module, found by conftest
 import pytest
+from ansible_collections.tenfold.vgpu.plugins.action import node_config as action
+from ansible_collections.tenfold.vgpu.plugins.modules import node_config_file
 
-from tests.unit.conftest import ROOT, RunModule
-
-_SPEC = importlib.util.spec_from_file_location("action_node_config", ROOT / "plugins" / "action" / "node_config.py")
-assert _SPEC is not None and _SPEC.loader is not None
-action = importlib.util.module_from_spec(_SPEC)
-sys.modules["action_node_config"] = action
-_SPEC.loader.exec_module(action)
+from tests.unit.conftest import RunModule
 
 # A containerd that knows only this: it prints its file, and refuses one with the word "refused".
 CONTAINERD = """#!/bin/sh
@@ -58,7 +51,7 @@ class Node:
         return result
 
     def _execute(self, module_name: str, module_args: dict[str, Any], check: bool) -> dict[str, Any]:
-        assert module_name == "node_config_file"
+        assert module_name == "tenfold.vgpu.node_config_file"
         self.steps.append(module_args["step"])
         return self.run_module(node_config_file.main, **module_args, _ansible_check_mode=check)
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-
-from tenfold import cards, drivers
-from tenfold.errors import CardError
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import cards, drivers
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.errors import CardError
 
 
 class TestTheTable:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import json
 import tarfile
@@ -10,15 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import container_image_archive as module  # type: ignore[import-not-found]  # found by conftest
 import pytest
-
-_SPEC = importlib.util.spec_from_file_location(
-    "container_image_archive_action", Path(__file__).resolve().parents[2] / "plugins/action/container_image_archive.py"
-)
-assert _SPEC is not None and _SPEC.loader is not None
-action = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(action)
+from ansible_collections.tenfold.vgpu.plugins.action import container_image_archive as action
+from ansible_collections.tenfold.vgpu.plugins.modules import container_image_archive as module
 
 RunModule = Callable[..., "dict[str, Any]"]
 IMAGE = "localhost/plugin:1"

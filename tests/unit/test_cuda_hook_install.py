@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import mmap
 import os
-import sys
 from pathlib import Path
 from typing import Any, Callable
 
-import cuda_hook_install as subject  # type: ignore[import-not-found]  # a module, found by conftest
 import pytest
-
-from tests.unit.conftest import ROOT
+from ansible_collections.tenfold.vgpu.plugins.action import cuda_hook_install as action
+from ansible_collections.tenfold.vgpu.plugins.modules import cuda_hook_install as subject
 
 Run = Callable[..., "dict[str, Any]"]
-_SPEC = importlib.util.spec_from_file_location("action_cuda_hook_install", ROOT / "plugins" / "action" / "cuda_hook_install.py")
-assert _SPEC is not None and _SPEC.loader is not None
-action = importlib.util.module_from_spec(_SPEC)
-sys.modules["action_cuda_hook_install"] = action
-_SPEC.loader.exec_module(action)
 
 OLD, NEW = "0.1.0-aaaaaaaa", "0.1.0-bbbbbbbb"
 

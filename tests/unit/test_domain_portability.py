@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-MODULE_UTILS = ROOT / "plugins" / "module_utils"
-FILES = sorted((MODULE_UTILS / "tenfold").glob("*.py"))
-NAMES = [f"tenfold.{path.stem}" for path in FILES if path.stem != "__init__"]
+COLLECTIONS = ROOT / "collections"
+DOMAIN = "ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold"
+FILES = sorted((ROOT / "plugins" / "module_utils" / "tenfold").glob("*.py"))
+NAMES = [f"{DOMAIN}.{path.stem}" for path in FILES if path.stem != "__init__"]
 
 
 def python38() -> str | None:
@@ -29,7 +30,7 @@ def python38() -> str | None:
 
 
 def run(python: str, program: str) -> str:
-    environment = {"PYTHONPATH": str(MODULE_UTILS), "PYTHONDONTWRITEBYTECODE": "1", "PATH": os.environ["PATH"]}
+    environment = {"PYTHONPATH": str(COLLECTIONS), "PYTHONDONTWRITEBYTECODE": "1", "PATH": os.environ["PATH"]}
     argv = [python, "-S", "-W", "error", "-c", program]
     done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
@@ -45,8 +46,8 @@ class TestPython38:
 import importlib
 for name in {NAMES!r}:
     importlib.import_module(name)
-from tenfold.tiers import Catalogue
-from tenfold import cards, wire, fit
+from {DOMAIN}.tiers import Catalogue
+from {DOMAIN} import cards, wire, fit
 tiers = {{"small": {{"memory_mib": 8192, "reserved_cores": 10}}}}
 verdict = Catalogue.from_vars({{"tiers": tiers, "required_mixes": [{{"small": 10}}]}}).check(cards.named("a800-80gb"))
 print(verdict.valid, wire.encode_segments([fit.fit(fit.SliceRequest(1, 1, 1), [fit.CardLedger("a", 1, 1, "NVIDIA")]).assignments]))
@@ -66,7 +67,7 @@ def audit(event, arguments):
     elif event.split(".")[0] in ("subprocess", "socket", "os.system", "os.posix_spawn", "ctypes"):
         seen.append((event, arguments))
 import importlib
-allowed = ({str(MODULE_UTILS)!r}, sys.base_prefix)
+allowed = ({str(COLLECTIONS)!r}, sys.base_prefix)
 sys.addaudithook(audit)
 for name in {NAMES!r}:
     importlib.import_module(name)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import cards, drivers
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.drivers import DriverVersion
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.errors import DriverError
 from hypothesis import given
 from hypothesis import strategies as st
-
-from tenfold import cards, drivers
-from tenfold.drivers import DriverVersion
-from tenfold.errors import DriverError
 
 A800 = cards.named("a800-80gb")
 versions = st.lists(st.integers(0, 999), min_size=1, max_size=4).map(lambda parts: ".".join(map(str, parts)))

@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import fit
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.errors import CardError
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.fit import CardLedger, Fit, FitRefusal, PodFit, SliceRequest
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.slices import Assignment
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenfold import fit
-from tenfold.errors import CardError
-from tenfold.fit import CardLedger, Fit, FitRefusal, PodFit, SliceRequest
-from tenfold.slices import Assignment
 from tests.unit.strategies import empty_nodes, nodes, requests
 
 POLICIES = st.sampled_from(["binpack", "spread", ""])

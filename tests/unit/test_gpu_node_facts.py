@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import Any, Callable
 
-import gpu_node_facts  # type: ignore[import-not-found]  # a module, found by conftest
 import pytest
+from ansible_collections.tenfold.vgpu.plugins.modules import gpu_node_facts
 
 RunModule = Callable[..., "dict[str, Any]"]
 

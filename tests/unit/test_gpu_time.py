@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-
-from tenfold.gpu_time import NODE, Reading, Sample, Source, read, slot_of, source_of
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.gpu_time import NODE, Reading, Sample, Source, read, slot_of, source_of
 
 SLOT, OTHER = "0123456789abcdef" * 2, "f" * 32
 # As on a node with its own tmpfs for the run folder, seen by the plugin's pod.

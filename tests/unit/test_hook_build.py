@@ -8,9 +8,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
-from tenfold import hook_build
-from tenfold.hook_elf import HookError
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import hook_build
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.hook_elf import HookError
 
 SOURCE = Path(__file__).resolve().parents[2] / "files" / "hook"
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None or shutil.which("make") is None, reason="gcc or make is not installed")

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import hook_elf, hook_verify, page_writer
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.hook_elf import HookError
 
-from tenfold import hook_elf, hook_verify, page_writer
-from tenfold.hook_elf import HookError
 from tests.hook import workshop
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")

@@ -7,10 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import cluster_facts  # type: ignore[import-not-found]  # modules, found by conftest
-import cluster_objects  # type: ignore[import-not-found]
-import cluster_patch  # type: ignore[import-not-found]
 import pytest
+from ansible_collections.tenfold.vgpu.plugins.modules import cluster_facts, cluster_objects, cluster_patch
 
 from tests.unit.fake_kube import FakeKube, kubeconfig, serving
 
@@ -207,7 +205,7 @@ class TestAServerThatIsNotThere:
         state, path = kube
         state.put(node("gpu-1"))
         run_module(cluster_facts.main, kubeconfig=path, nodes=["gpu-1"])  # discovery is asked only once
-        monkeypatch.setattr("ansible.module_utils.tenfold_cluster.api.time.sleep", lambda _seconds: None)
+        monkeypatch.setattr("ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold_cluster.api.time.sleep", lambda _seconds: None)
         state.failures = [(503, "etcd is away"), (500, "failed calling webhook")]
         assert run_module(cluster_facts.main, kubeconfig=path, nodes=["gpu-1"])["changed"] is False
         assert state.failures == []

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold_cluster import objects, rollout
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenfold_cluster import objects, rollout
 from tests.unit.fake_kube import merged
 
 

@@ -7,13 +7,12 @@ import json
 from typing import Any
 
 import pytest
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import merge
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.errors import MergeError
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.merge import Edit
+from ansible_collections.tenfold.vgpu.plugins.plugin_utils.formats import CODECS
 from hypothesis import given
 from hypothesis import strategies as st
-
-from tenfold import merge
-from tenfold.errors import MergeError
-from tenfold.merge import Edit
-from tenfold_controller.formats import CODECS
 
 WHERE = "/etc/x/config"
 FORMATS = sorted(set(CODECS) - {"flags"})  # flags have neither tables nor a syntax

@@ -5,12 +5,11 @@ from __future__ import annotations
 import difflib
 
 import pytest
-
-from tenfold import merge
-from tenfold.errors import MergeError
-from tenfold.merge import Edit
-from tenfold.runtime_config import kubelet_flags_edits
-from tenfold_controller.formats import CODECS
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import merge
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.errors import MergeError
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.merge import Edit
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.runtime_config import kubelet_flags_edits
+from ansible_collections.tenfold.vgpu.plugins.plugin_utils.formats import CODECS
 
 KUBEADM = """\
 # written by kubeadm

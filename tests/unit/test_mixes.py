@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import fit, mixes
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.errors import TierError
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.fit import CardLedger, SliceRequest
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.tiers import Catalogue
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenfold import fit, mixes
-from tenfold.errors import TierError
-from tenfold.fit import CardLedger, SliceRequest
-from tenfold.tiers import Catalogue
 from tests.unit.strategies import TIERS, catalogues, default_variables
 
 DEFAULT = Catalogue.from_vars(default_variables())

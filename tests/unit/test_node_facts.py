@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any, Sequence
 
 import pytest
-
-from tenfold import node_facts
-from tenfold.node_facts import Host
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import node_facts
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.node_facts import Host
 
 SMI = """\
 1, GPU-bbbb, NVIDIA A800-SXM4-80GB, 81251, Default, 00000000:0B:00.0, 535.104.05, Disabled

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import Any, Callable
 
-import nvidia_cdi_specification as subject  # type: ignore[import-not-found]  # a module, found by conftest
 import pytest
+from ansible_collections.tenfold.vgpu.plugins.modules import nvidia_cdi_specification as subject
 
 Run = Callable[..., "dict[str, Any]"]
 SPECIFICATION = "cdiVersion: 0.7.0\nkind: nvidia.com/gpu\ndevices: [%s]\n"

@@ -12,9 +12,8 @@ import time
 from pathlib import Path
 
 import pytest
-
-from tenfold import page_writer, region
-from tenfold.errors import RegionError
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import page_writer, region
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.errors import RegionError
 
 ROOT = Path(__file__).resolve().parents[2]
 CARD = "GPU-11111111-2222-3333-4444-555555555555"
@@ -40,7 +39,7 @@ ssize_t pwrite(int descriptor, const void *data, size_t bytes, off_t offset)
 WRITE = """
 import sys
 from pathlib import Path
-from tenfold import region
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import region
 region.write_config(sys.argv[1], [region.GpuQuota(sys.argv[3], 1 << 30, 99)], library=Path(sys.argv[2]))
 """
 
@@ -48,7 +47,7 @@ region.write_config(sys.argv[1], [region.GpuQuota(sys.argv[3], 1 << 30, 99)], li
 TELL = """
 import sys
 from pathlib import Path
-from tenfold import region
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import region
 problems = region.tell_busy({sys.argv[1]: [region.BusyWindow(sys.argv[3], 100, 200, 50)]}, library=Path(sys.argv[2]))
 assert not problems, problems
 """
@@ -115,7 +114,7 @@ class TestDeath:
 
     def write(self, slot: Path, page_library: Path, deadly: Path, at: int, after_bytes: int, program: str = WRITE) -> int:
         environment = {
-            "PYTHONPATH": str(ROOT / "plugins" / "module_utils"),
+            "PYTHONPATH": str(ROOT / "collections"),
             "LD_PRELOAD": str(deadly),
             "DIE_AT": str(at),
             "DIE_BYTES": str(after_bytes),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.conftest import ROOT
+from tests import ROOT
 
 SMI = "0, GPU-{uuid}, NVIDIA A800-SXM4-80GB, 81920, {mode}, 00000000:07:00.0, {driver}, Disabled"
 

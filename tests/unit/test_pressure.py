@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import pressure
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.pressure import Sight, Tenant
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.region import MODES, PRESSURES, GpuQuota
 from hypothesis import given
 from hypothesis import strategies as st
-
-from tenfold import pressure
-from tenfold.pressure import Sight, Tenant
-from tenfold.region import MODES, PRESSURES, GpuQuota
 
 CARD = "GPU-11111111-2222-3333-4444-555555555555"
 tenants = st.lists(

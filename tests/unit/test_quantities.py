@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.errors import QuantityError
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.quantities import parse_integer
 from hypothesis import given
 from hypothesis import strategies as st
-
-from tenfold.errors import QuantityError
-from tenfold.quantities import parse_integer
 
 
 class TestWholeNumbers:

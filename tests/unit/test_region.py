@@ -12,11 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import page_writer, region
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.errors import RegionError
 from hypothesis import given
 from hypothesis import strategies as st
-
-from tenfold import page_writer, region
-from tenfold.errors import RegionError
 
 
 @pytest.fixture(autouse=True, scope="module")

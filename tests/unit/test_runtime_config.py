@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
-from tenfold import merge, runtime_config
-from tenfold.errors import MergeError
-from tenfold.runtime_config import RuntimeOptions
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import merge, runtime_config
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.errors import MergeError
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.runtime_config import RuntimeOptions
 
 WHERE = "/etc/containerd/config.toml"
 V2 = "io.containerd.grpc.v1.cri"

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import slice_admission  # type: ignore[import-not-found]  # a module, found by conftest
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import tiers
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold_cluster.admission import admission_data
+from ansible_collections.tenfold.vgpu.plugins.modules import slice_admission
 
-from tenfold import tiers
-from tenfold_cluster.admission import admission_data
 from tests.unit.fake_kube import serving
 from tests.unit.strategies import TIERS, default_variables
 

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import slice_probe  # type: ignore[import-not-found]  # modules, found by conftest
-import vgpu_nodes_ready  # type: ignore[import-not-found]
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import tiers
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold_cluster import slices
+from ansible_collections.tenfold.vgpu.plugins.modules import slice_probe, vgpu_nodes_ready
 
-from tenfold import tiers
-from tenfold_cluster import slices
 from tests.unit.fake_kube import FakeKube, serving
 from tests.unit.strategies import default_variables
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Callable
 
 import pytest
-import slice_tiers_validate  # type: ignore[import-not-found]  # a module, found by conftest
+from ansible_collections.tenfold.vgpu.plugins.modules import slice_tiers_validate
 
 from tests.unit.strategies import TIERS, default_variables
 

@@ -6,11 +6,11 @@ import json
 from typing import Any
 
 import pytest
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.errors import TierError
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.tiers import Catalogue
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenfold.errors import TierError
-from tenfold.tiers import Catalogue
 from tests.unit.strategies import TIERS, catalogues, default_variables
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import cards, verdict
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.errors import TierError
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.tiers import Catalogue
 
-from tenfold import cards, verdict
-from tenfold.errors import TierError
-from tenfold.tiers import Catalogue
 from tests.unit.strategies import TIERS, default_variables
 
 DEFAULT = Catalogue.from_vars(default_variables())

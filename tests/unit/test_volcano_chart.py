@@ -6,9 +6,8 @@ import copy
 from typing import Any
 
 import pytest
-
-from tenfold_cluster import volcano
-from tenfold_cluster.errors import ChartError, ClusterError
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold_cluster import volcano
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold_cluster.errors import ChartError, ClusterError
 
 
 def scheduler(namespace: str = "volcano-system", image: str = "docker.io/volcanosh/vc-scheduler:v1.15.1", **labels: str) -> dict[str, Any]:

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold_cluster import volcano_config
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold_cluster.errors import ConfigMergeError
 from hypothesis import given
 from hypothesis import strategies as st
-
-from tenfold_cluster import volcano_config
-from tenfold_cluster.errors import ConfigMergeError
 
 WISHES: dict[str, Any] = {
     "deviceshare.VGPUEnable": True,

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any, Iterable
 
 import pytest
-
-from tenfold import fit, wire
-from tenfold.fit import CardLedger, FitRefusal
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import fit, wire
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.fit import CardLedger, FitRefusal
 
 VECTORS = Path(__file__).parent / "vectors" / "volcano_fit_1.15.1.jsonl"
 CASES = [json.loads(line) for line in VECTORS.read_text().splitlines()]

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import volcano_manifests  # type: ignore[import-not-found]  # a module, found by conftest
 import yaml
+from ansible_collections.tenfold.vgpu.plugins.modules import volcano_manifests
 
 from tests.unit.test_volcano_chart import CONFIG, scheduler
 

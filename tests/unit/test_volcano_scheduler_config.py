@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
 from typing import Any
 
-import ansible.module_utils
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
-ansible.module_utils.__path__.append(str(ROOT / "plugins" / "module_utils"))
-_SPEC = importlib.util.spec_from_file_location("volcano_scheduler_config_action", ROOT / "plugins/action/volcano_scheduler_config.py")
-assert _SPEC is not None and _SPEC.loader is not None
-action = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(action)
+from ansible_collections.tenfold.vgpu.plugins.action import volcano_scheduler_config as action
 
 PLACE = "ConfigMap 'volcano-system/conf', key 'volcano-scheduler.conf'"
 THEIRS = """\
@@ -114,7 +105,7 @@ def test_absent_without_a_record_changes_nothing() -> None:
 
 
 def test_text_that_is_no_yaml_is_refused_with_line_and_cause() -> None:
-    from ansible.module_utils.tenfold.errors import TenfoldError
+    from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.errors import TenfoldError
 
     with pytest.raises(TenfoldError, match=r"volcano-scheduler\.conf.*line 4"):
         plan("actions: allocate\ntiers:\n- plugins: [\n")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import wire
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.errors import WireError
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.slices import Assignment, SliceRequest
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.wire import RegisterRecord, RequestingContainer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenfold import wire
-from tenfold.errors import WireError
-from tenfold.slices import Assignment, SliceRequest
-from tenfold.wire import RegisterRecord, RequestingContainer
 from tests.unit.strategies import records, segments
 
 A800 = RegisterRecord("GPU-1111", 10, 5120, "NVIDIA-NVIDIA A800-SXM4-80GB")

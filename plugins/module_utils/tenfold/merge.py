@@ -1,7 +1,7 @@
 """How Tenfold's settings enter a user's configuration file, and how they leave it again.
 
 Owns the decision: given the file's text, the wanted settings and the record of an earlier merge, what text and what record come next.
-Foreign keys, comments and order survive because the caller's codec keeps them (``tenfold_controller.formats``); the node's part (read,
+Foreign keys, comments and order survive because the caller's codec keeps them (``plugin_utils.formats``); the node's part (read,
 validate, rename) is the module ``node_config_file``. What each engine needs to be told is ``runtime_config``'s task.
 
 The promise: a second merge changes nothing; ``unmerge`` gives back what was there, byte for byte if nobody edited the file since, key by

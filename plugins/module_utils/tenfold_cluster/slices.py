@@ -10,12 +10,8 @@ import json
 from dataclasses import dataclass
 from typing import Any, Dict, Mapping
 
-if __name__.startswith("ansible."):  # inside Ansible the domain is a part of ansible.module_utils, in tests a package of its own
-    from ansible.module_utils.tenfold import wire
-    from ansible.module_utils.tenfold.quantities import parse_integer
-else:
-    from tenfold import wire
-    from tenfold.quantities import parse_integer
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import wire
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.quantities import parse_integer
 
 __all__ = ["PROBE_LABEL", "ProbeRequest", "broken_promises", "free_of", "is_slice_on", "not_offering", "probe_pod", "report_in"]
 

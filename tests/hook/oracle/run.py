@@ -30,9 +30,10 @@ if TYPE_CHECKING:
     from tests.hook.workshop import Machine
 
 ROOT = Path(__file__).resolve().parents[3]
-sys.path[:0] = [str(ROOT), str(ROOT / "plugins" / "module_utils")]
+sys.path[:0] = [str(ROOT), str(ROOT / "collections")]
 
-from tenfold import region  # noqa: E402
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import region  # noqa: E402
+
 from tests.hook.oracle import plan  # noqa: E402
 
 HERE = Path(__file__).resolve().parent

@@ -15,15 +15,11 @@ from typing import Any, Dict, Mapping, MutableMapping
 import tomlkit
 import tomlkit.exceptions
 import tomlkit.items
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.errors import MergeError
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.util import load_yaml_guess_indent
-
-if __name__.startswith("ansible."):  # inside Ansible the domain is a part of ansible.module_utils, in tests a package of its own
-    from ansible.module_utils.tenfold.errors import MergeError
-else:
-    from tenfold.errors import MergeError
 
 __all__ = ["CODECS", "FlagsCodec", "JsonCodec", "TomlCodec", "YamlCodec"]
 

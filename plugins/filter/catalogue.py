@@ -6,23 +6,11 @@ does, or its canonical form.
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Mapping
+from typing import Any, Callable, Mapping
 
-import ansible.module_utils
 from ansible.errors import AnsibleFilterError
-
-# Ansible carries module_utils to nodes, but does not put them on the controller's own import path.
-_MODULE_UTILS = str(Path(__file__).resolve().parents[1] / "module_utils")
-if _MODULE_UTILS not in ansible.module_utils.__path__:
-    ansible.module_utils.__path__.append(_MODULE_UTILS)
-
-if TYPE_CHECKING:
-    from tenfold.errors import TenfoldError
-    from tenfold.tiers import Catalogue
-else:
-    from ansible.module_utils.tenfold.errors import TenfoldError
-    from ansible.module_utils.tenfold.tiers import Catalogue
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.errors import TenfoldError
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.tiers import Catalogue
 
 
 def _catalogue(variables: Mapping[str, Any]) -> Catalogue:
@@ -32,17 +20,17 @@ def _catalogue(variables: Mapping[str, Any]) -> Catalogue:
         raise AnsibleFilterError(str(error)) from error
 
 
-def tenfold_catalogue_json(variables: Mapping[str, Any]) -> str:
+def catalogue_json(variables: Mapping[str, Any]) -> str:
     """Canonical JSON, the content of ``catalogue.json``."""
     return _catalogue(variables).as_json()
 
 
-def tenfold_catalogue_hash8(variables: Mapping[str, Any]) -> str:
+def catalogue_hash8(variables: Mapping[str, Any]) -> str:
     """The eight hex digits in the name of the catalogue's ConfigMap."""
     return _catalogue(variables).hash8
 
 
-def tenfold_tier_limits(variables: Mapping[str, Any], tier: str) -> dict[str, str]:
+def tier_limits(variables: Mapping[str, Any], tier: str) -> dict[str, str]:
     """The resource limits of a container in that tier."""
     try:
         return _catalogue(variables).tier(tier).limits()
@@ -53,7 +41,7 @@ def tenfold_tier_limits(variables: Mapping[str, Any], tier: str) -> dict[str, st
 class FilterModule:
     def filters(self) -> dict[str, Callable[..., Any]]:
         return {
-            "tenfold_catalogue_hash8": tenfold_catalogue_hash8,
-            "tenfold_catalogue_json": tenfold_catalogue_json,
-            "tenfold_tier_limits": tenfold_tier_limits,
+            "catalogue_hash8": catalogue_hash8,
+            "catalogue_json": catalogue_json,
+            "tier_limits": tier_limits,
         }
