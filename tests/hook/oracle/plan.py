@@ -189,7 +189,11 @@ MUTANTS = (
         "MUTANT_HELP",
         patch=("slice/account.c", "help(state, before, phase);", "if (0) help(state, before, phase);"),
     ),
-    Mutant("overhead is never given back", "MUTANT_OVERHEAD_STAYS", patch=("memory/overhead.c", "if (wanted_bytes < charged_bytes)", "if (0)")),
+    Mutant(
+        "overhead is never given back",
+        "MUTANT_OVERHEAD_STAYS",
+        patch=("memory/overhead.c", "if (wanted_bytes < charged_bytes)", "if (0)"),
+    ),
 )
 
 

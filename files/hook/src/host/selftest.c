@@ -67,8 +67,8 @@ static void send_answer(void)
 }
 
 /* Looked up on each use, as a program does: through dlsym, so through the hook. */
-#define CUDA(symbol, ...) ((CUresult(*)(__VA_ARGS__))dlsym(cuda_handle, #symbol))
-#define NVML(symbol, ...) ((nvmlReturn_t(*)(__VA_ARGS__))dlsym(nvml_handle, #symbol))
+#define CUDA(symbol, ...) ((CUresult(*)(__VA_ARGS__))dlsym(cuda_handle, symbol))
+#define NVML(symbol, ...) ((nvmlReturn_t(*)(__VA_ARGS__))dlsym(nvml_handle, symbol))
 
 static uint64_t now_us(void)
 {
@@ -81,13 +81,13 @@ static bool load_nvml(void)
 {
     if (!nvml_handle)
         nvml_handle = dlopen("libnvidia-ml.so.1", RTLD_LAZY | RTLD_LOCAL);
-    return nvml_handle && NVML(nvmlInit_v2, void) && NVML(nvmlInit_v2, void)() == NVML_SUCCESS;
+    return nvml_handle && NVML("nvmlInit_v2", void) && NVML("nvmlInit_v2", void)() == NVML_SUCCESS;
 }
 
 static nvmlDevice_t nvml_device(unsigned int index)
 {
     nvmlDevice_t found = NULL;
-    return NVML(nvmlDeviceGetHandleByIndex_v2, unsigned int, nvmlDevice_t *)(index, &found) == NVML_SUCCESS ? found : NULL;
+    return NVML("nvmlDeviceGetHandleByIndex_v2", unsigned int, nvmlDevice_t *)(index, &found) == NVML_SUCCESS ? found : NULL;
 }
 
 /* Number of compute processes, or -1: asking with no room tells whether there are any. */
@@ -110,21 +110,21 @@ static int compute_processes(nvmlDevice_t card)
 static void command_cards(void)
 {
     unsigned int count = 0;
-    if (!load_nvml() || NVML(nvmlDeviceGetCount_v2, unsigned int *)(&count) != NVML_SUCCESS) {
+    if (!load_nvml() || NVML("nvmlDeviceGetCount_v2", unsigned int *)(&count) != NVML_SUCCESS) {
         say("{\"error\": \"NVML cannot be used\"}");
         return;
     }
     char driver[96] = "";
-    NVML(nvmlSystemGetDriverVersion, char *, unsigned int)(driver, sizeof driver);
+    NVML("nvmlSystemGetDriverVersion", char *, unsigned int)(driver, sizeof driver);
     say("{\"driver\": \"%s\", \"cards\": [", driver);
     for (unsigned int index = 0; index < count && index < CARDS_MAX; index++) {
         char uuid[96] = "";
         nvmlMemory_t memory = {0, 0, 0};
         struct { unsigned int gpu, memory; } utilisation = {0, 0};
         nvmlDevice_t card = nvml_device(index);
-        NVML(nvmlDeviceGetUUID, nvmlDevice_t, char *, unsigned int)(card, uuid, sizeof uuid);
-        NVML(nvmlDeviceGetMemoryInfo, nvmlDevice_t, nvmlMemory_t *)(card, &memory);
-        NVML(nvmlDeviceGetUtilizationRates, nvmlDevice_t, void *)(card, &utilisation);
+        NVML("nvmlDeviceGetUUID", nvmlDevice_t, char *, unsigned int)(card, uuid, sizeof uuid);
+        NVML("nvmlDeviceGetMemoryInfo", nvmlDevice_t, nvmlMemory_t *)(card, &memory);
+        NVML("nvmlDeviceGetUtilizationRates", nvmlDevice_t, void *)(card, &utilisation);
         say("%s{\"uuid\": \"%s\", \"total_bytes\": %llu, \"free_bytes\": %llu, \"processes\": %d, \"busy_percent\": %u}", index ? ", " : "", uuid,
             memory.total, memory.free, compute_processes(card), utilisation.gpu);
     }
@@ -143,9 +143,9 @@ static CUresult open_card(const char *uuid)
     int count = 0;
     CUcontext context = NULL;
     CUmodule module = NULL;
-    CUresult result = CUDA(cuInit, unsigned int)(0);
+    CUresult result = CUDA("cuInit", unsigned int)(0);
     if (result == CUDA_SUCCESS)
-        result = CUDA(cuDeviceGetCount, int *)(&count);
+        result = CUDA("cuDeviceGetCount", int *)(&count);
     for (CUdevice candidate = 0; result == CUDA_SUCCESS && candidate < count; candidate++) {
         CUuuid bytes;
         const char *get_uuid = dlsym(cuda_handle, "cuDeviceGetUuid_v2") ? "cuDeviceGetUuid_v2" : "cuDeviceGetUuid";
@@ -153,13 +153,13 @@ static CUresult open_card(const char *uuid)
         format_uuid(bytes.bytes, strncmp(uuid, "MIG", 3) == 0 ? "MIG" : "GPU", uuid_text);
         if (result == CUDA_SUCCESS && strcmp(uuid_text, uuid) == 0) {
             device = candidate;
-            result = CUDA(cuDevicePrimaryCtxRetain, CUcontext *, CUdevice)(&context, candidate);
+            result = CUDA("cuDevicePrimaryCtxRetain", CUcontext *, CUdevice)(&context, candidate);
             if (result == CUDA_SUCCESS)
-                result = CUDA(cuCtxSetCurrent, CUcontext)(context);
+                result = CUDA("cuCtxSetCurrent", CUcontext)(context);
             if (result == CUDA_SUCCESS)
-                result = CUDA(cuModuleLoadData, CUmodule *, const void *)(&module, spin_ptx);
+                result = CUDA("cuModuleLoadData", CUmodule *, const void *)(&module, spin_ptx);
             if (result == CUDA_SUCCESS)
-                result = CUDA(cuModuleGetFunction, CUfunction *, CUmodule, const char *)(&spin_function, module, "tenfold_spin");
+                result = CUDA("cuModuleGetFunction", CUfunction *, CUmodule, const char *)(&spin_function, module, "tenfold_spin");
             return result;
         }
     }
@@ -180,15 +180,15 @@ static void command_view(void)
     size_t free_bytes = 0, total_bytes = 0, device_bytes = 0;
     unsigned long long nvml_total = 0, nvml_used = 0, nvml_free = 0;
     unsigned int count = 0;
-    CUresult result = CUDA(cuMemGetInfo_v2, size_t *, size_t *)(&free_bytes, &total_bytes);
-    CUDA(cuDeviceTotalMem_v2, size_t *, CUdevice)(&device_bytes, device);
-    if (load_nvml() && NVML(nvmlDeviceGetCount_v2, unsigned int *)(&count) == NVML_SUCCESS)
+    CUresult result = CUDA("cuMemGetInfo_v2", size_t *, size_t *)(&free_bytes, &total_bytes);
+    CUDA("cuDeviceTotalMem_v2", size_t *, CUdevice)(&device_bytes, device);
+    if (load_nvml() && NVML("nvmlDeviceGetCount_v2", unsigned int *)(&count) == NVML_SUCCESS)
         for (unsigned int index = 0; index < count; index++) {
             char uuid[96] = "";
             nvmlMemory_t memory = {0, 0, 0};
             nvmlDevice_t card = nvml_device(index);
-            NVML(nvmlDeviceGetUUID, nvmlDevice_t, char *, unsigned int)(card, uuid, sizeof uuid);
-            if (strcmp(uuid, uuid_text) == 0 && NVML(nvmlDeviceGetMemoryInfo, nvmlDevice_t, nvmlMemory_t *)(card, &memory) == NVML_SUCCESS)
+            NVML("nvmlDeviceGetUUID", nvmlDevice_t, char *, unsigned int)(card, uuid, sizeof uuid);
+            if (strcmp(uuid, uuid_text) == 0 && NVML("nvmlDeviceGetMemoryInfo", nvmlDevice_t, nvmlMemory_t *)(card, &memory) == NVML_SUCCESS)
                 nvml_total = memory.total, nvml_used = memory.used, nvml_free = memory.free;
         }
     say("{\"result\": %d, \"total_bytes\": %llu, \"free_bytes\": %llu, \"device_total_bytes\": %llu, \"nvml_total_bytes\": %llu, "
@@ -200,7 +200,7 @@ static CUresult allocate(uint64_t bytes)
 {
     if (block_count == BLOCKS_MAX)
         return -1;
-    CUresult result = CUDA(cuMemAlloc_v2, CUdeviceptr *, size_t)(&blocks[block_count], bytes);
+    CUresult result = CUDA("cuMemAlloc_v2", CUdeviceptr *, size_t)(&blocks[block_count], bytes);
     if (result == CUDA_SUCCESS)
         block_bytes[block_count++] = bytes;
     return result;
@@ -227,7 +227,7 @@ static void command_drain(void)
 {
     CUresult result = CUDA_SUCCESS;
     while (block_count && result == CUDA_SUCCESS)
-        result = CUDA(cuMemFree_v2, CUdeviceptr)(blocks[--block_count]);
+        result = CUDA("cuMemFree_v2", CUdeviceptr)(blocks[--block_count]);
     say("{\"result\": %d}", result);
 }
 
@@ -245,7 +245,7 @@ static void command_spin(uint64_t kernel_us, uint64_t milliseconds)
         for (int index = 0; index < 2 && result == CUDA_SUCCESS; index++)
             result = launch(spin_function, 1, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL);
         if (result == CUDA_SUCCESS)
-            result = CUDA(cuCtxSynchronize, void)();
+            result = CUDA("cuCtxSynchronize", void)();
         launches += 2;
     }
     say("{\"result\": %d, \"launches\": %llu, \"gpu_us\": %llu, \"wall_us\": %llu}", result, (unsigned long long)launches,
@@ -268,9 +268,9 @@ static void check_route(const char *symbol, const char *base, int since, const c
     int status;
     CUresult result = -1;
     if (dlsym(cuda_handle, "cuGetProcAddress_v2"))
-        result = CUDA(cuGetProcAddress_v2, const char *, void **, int, uint64_t, int *)(base, &by_request, since, flags, &status);
+        result = CUDA("cuGetProcAddress_v2", const char *, void **, int, uint64_t, int *)(base, &by_request, since, flags, &status);
     else if (dlsym(cuda_handle, "cuGetProcAddress"))
-        result = CUDA(cuGetProcAddress, const char *, void **, int, uint64_t)(base, &by_request, since, flags);
+        result = CUDA("cuGetProcAddress", const char *, void **, int, uint64_t)(base, &by_request, since, flags);
     if (result != CUDA_SUCCESS || !by_request || !by_name || by_name == by_request)
         return;
     say("%s\"%s\"", *ret_is_first ? "" : ", ", symbol);
