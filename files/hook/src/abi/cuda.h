@@ -2,8 +2,7 @@
  *
  * Owns: types, codes and struct layouts as the driver's binary interface has them on 64-bit Linux; tests/hook/c/abi_test.c holds the sizes.
  * Next: nvml.h for NVML, hooks.def for prototypes. */
-#ifndef TENFOLD_ABI_CUDA_H
-#define TENFOLD_ABI_CUDA_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -172,5 +171,3 @@ enum {
     CU_STREAM_CAPTURE_MODE_RELAXED = 2,
     CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM = 2,
 };
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Owns: handles, codes and the two memory structs. Versioned structs of unknown size are never touched.
  * Next: cuda.h, hooks.def. */
-#ifndef TENFOLD_ABI_NVML_H
-#define TENFOLD_ABI_NVML_H
+#pragma once
 
 #include <stdint.h>
 
@@ -36,5 +35,3 @@ typedef struct {
 enum { NVML_MEMORY_V2 = (int)(sizeof(nvmlMemory_v2_t) | 2u << 24) };
 
 enum { NVML_CLOCK_SM = 1, NVML_CLOCK_GRAPHICS = 0, NVML_COMPUTEMODE_EXCLUSIVE_PROCESS = 3 };
-
-#endif

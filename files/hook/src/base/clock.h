@@ -1,6 +1,5 @@
 /* clock.h - the one clock of the hook: CLOCK_MONOTONIC in nanoseconds, the same in all processes of a machine. */
-#ifndef TENFOLD_CLOCK_H
-#define TENFOLD_CLOCK_H
+#pragma once
 
 #include <stdint.h>
 #include <time.h>
@@ -11,5 +10,3 @@ static inline uint64_t tf_now_ns(void)
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
-
-#endif

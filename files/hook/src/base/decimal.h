@@ -1,6 +1,5 @@
 /* decimal.h - numbers out of text. The C library's strtoull carries a symbol version of its newest release into our object. */
-#ifndef TENFOLD_DECIMAL_H
-#define TENFOLD_DECIMAL_H
+#pragma once
 
 #include <stdint.h>
 
@@ -15,5 +14,3 @@ static inline uint64_t tf_decimal(const char *text, const char **ret_end)
     *ret_end = text;
     return value;
 }
-
-#endif

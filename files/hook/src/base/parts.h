@@ -2,8 +2,7 @@
  *
  * A file puts itself into the list with TF_PART(); the linker gathers it in a section, so nothing runs and no place names them all. They are
  * told in the order of their folders and names, on which nothing may depend. */
-#ifndef TENFOLD_PARTS_H
-#define TENFOLD_PARTS_H
+#pragma once
 
 #include <stdint.h>
 
@@ -20,5 +19,3 @@ struct tf_part {
 
 __attribute__((visibility("hidden"))) extern const struct tf_part *const __start_tf_parts[], *const __stop_tf_parts[];
 #define TF_EACH_PART(part) for (const struct tf_part *const *part = __start_tf_parts; part < __stop_tf_parts; part++)
-
-#endif

@@ -5,8 +5,7 @@
  * tf_spin: for parts of a few dozen instructions. Its release is a plain store, for it wakes nobody: who waits looks again, at first at
  *          once, then with naps, so that a holder without a processor gets one whatever the waiter's priority.
  * Both:    zero-initialised is free; after fork the child stores 0 (container.c). */
-#ifndef TENFOLD_SYNC_H
-#define TENFOLD_SYNC_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -79,5 +78,3 @@ static inline void tf_spin_acquire(struct tf_spin *spin)
 }
 
 static inline void tf_spin_release(struct tf_spin *spin) { atomic_store_explicit(&spin->word, 0, memory_order_release); }
-
-#endif

@@ -1,6 +1,5 @@
 /* words.h - words of the region that several processes change: plain memory in the header, every access atomic. */
-#ifndef TENFOLD_WORDS_H
-#define TENFOLD_WORDS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -11,5 +10,3 @@ static inline bool tf_word_swap(uint64_t *word, uint64_t expected, uint64_t valu
 {
     return __atomic_compare_exchange_n(word, &expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
 }
-
-#endif

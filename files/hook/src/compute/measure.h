@@ -4,8 +4,7 @@
  * Contract: nothing exists before the first limited launch; functions are called only for cards with a core limit. After fork the child starts
  *           empty. The end of a context goes through tf_measure_end(), or tf_measure_hold() and tf_measure_resume().
  * Next:     the limiter decides, hooks/launch.c calls. */
-#ifndef TENFOLD_MEASURE_H
-#define TENFOLD_MEASURE_H
+#pragma once
 
 #include "driver/driver.h"
 #include "driver/nested.h"
@@ -78,5 +77,3 @@ void tf_measure_end(CUcontext context);
 /* The program makes a call that may destroy a context, or not: measures what is done by now; nothing of it is touched until tf_measure_resume(). */
 void tf_measure_hold(CUcontext context);
 void tf_measure_resume(CUcontext context, bool has_ended);
-
-#endif

@@ -4,8 +4,7 @@
  *           per process tells how much of the measured time was ours. The host reads it for all and tells each slot its own in the page;
  *           where it does not, or has not for three seconds, we ask NVML ourselves, and driver_pid.h tells who we are there.
  * Contract: for the helper thread alone. With neither, or before a process knows itself, the limiter is on its own (the strict side). */
-#ifndef TENFOLD_NEIGHBOURS_H
-#define TENFOLD_NEIGHBOURS_H
+#pragma once
 
 #include "driver/driver.h"
 #include "limiter/limiter.h"
@@ -21,5 +20,3 @@ void tf_neighbours_observe(struct tf_container *container, const struct tf_cuda 
 
 /* enum tf_limit_pressure: does another container work on the card? Unknown is equal, the strict side. */
 uint32_t tf_neighbours_pressure(int gpu, uint64_t now_ns);
-
-#endif

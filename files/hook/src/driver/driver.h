@@ -3,8 +3,7 @@
  * Owns:     struct tf_cuda and struct tf_nvml, made from hooks.def: the functions of the driver that the hook replaces or calls.
  * Contract: the tables are complete before a non-NULL pointer is returned and never change after; any thread. Nothing is loaded that the
  *           program did not load itself; what we keep pointers into is pinned. */
-#ifndef TENFOLD_DRIVER_H
-#define TENFOLD_DRIVER_H
+#pragma once
 
 #include "abi/cuda.h"
 #include "abi/nvml.h"
@@ -39,5 +38,3 @@ static inline const struct tf_cuda *tf_cuda(void)
     const struct tf_cuda *ready = atomic_load_explicit(&tf_cuda_ready, memory_order_acquire);
     return TF_LIKELY(ready != NULL) ? ready : tf_cuda_first();
 }
-
-#endif

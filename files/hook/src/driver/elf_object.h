@@ -1,8 +1,7 @@
 /* elf_object.h - symbols of a library that is already loaded, read from its dynamic section.
  *
  * Contract: no dlopen, no dlsym, no allocation; safe before any initialisation. A file that is malformed simply has no symbols. */
-#ifndef TENFOLD_ELF_OBJECT_H
-#define TENFOLD_ELF_OBJECT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -24,5 +23,3 @@ void *tf_object_symbol(const struct tf_object *object, const char *name);
 
 /* Calls `visit` for every defined function. */
 void tf_object_each(const struct tf_object *object, void (*visit)(void *address, const char *name, void *context), void *context);
-
-#endif

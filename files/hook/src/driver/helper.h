@@ -1,6 +1,5 @@
 /* helper.h - the one thread that the hook may start, and only once a limited launch or memory of a limited card needs measuring. */
-#ifndef TENFOLD_HELPER_H
-#define TENFOLD_HELPER_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -9,5 +8,3 @@ void tf_helper_wake(void);
 
 /* The process is in exit(), and the thread rests for good: nothing is measured any more. */
 bool tf_helper_has_ended(void);
-
-#endif

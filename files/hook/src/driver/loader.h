@@ -1,6 +1,5 @@
 /* loader.h - the dynamic loader's own functions, found without linking against them. */
-#ifndef TENFOLD_LOADER_H
-#define TENFOLD_LOADER_H
+#pragma once
 
 /* Filled by tf_loader_find(); NULL until then, and where the process has no such function. */
 extern void *(*tf_real_dlsym)(void *handle, const char *name);
@@ -17,5 +16,3 @@ void tf_loader_open(const char *soname);
 
 /* A function of the C library or of its thread library (separate before glibc 2.34), or NULL. */
 void *tf_loader_libc(const char *name);
-
-#endif

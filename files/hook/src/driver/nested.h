@@ -1,8 +1,7 @@
 /* nested.h - is this call one that the driver itself makes while it serves another? Then it is part of what was already charged.
  *
  * The real driver binds its calls inside; a driver that calls itself through the global scope would else be charged twice. */
-#ifndef TENFOLD_NESTED_H
-#define TENFOLD_NESTED_H
+#pragma once
 
 #include "base/sync.h"
 
@@ -20,5 +19,3 @@ static inline bool tf_is_nested(void) { return TF_UNLIKELY(tf_nesting != 0); }
         tf_nesting--; \
         tf_nested_result; \
     })
-
-#endif

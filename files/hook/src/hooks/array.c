@@ -88,16 +88,8 @@ static CUresult conclude(const struct tf_cuda *cuda, CUresult result, struct tf_
 }
 
 #define CREATE(symbol, kind, bytes, arguments) \
-    const struct tf_cuda *cuda = tf_cuda(); \
-    if (!cuda || !cuda->symbol) \
-        return CUDA_ERROR_NOT_INITIALIZED; \
-    if (!array || !descriptor || tf_is_nested()) \
-        return cuda->symbol arguments; \
-    struct tf_reservation reservation; \
-    CUresult result = tf_reserve_here(cuda, bytes, &reservation); \
-    if (result != CUDA_SUCCESS) \
-        return result; \
-    result = TF_NESTED(cuda->symbol arguments); \
+    TF_ENTER(symbol); \
+    TF_CALL_CHARGED(symbol, array && descriptor, bytes, arguments); \
     return conclude(cuda, result, &reservation, kind, result == CUDA_SUCCESS ? (void *)*array : NULL)
 
 #define AS_3D(depth_, flags_) \
@@ -130,12 +122,10 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESC
 
 CUresult cuArrayDestroy(CUarray array)
 {
-    const struct tf_cuda *cuda = tf_cuda();
+    TF_ENTER(cuArrayDestroy);
     struct tf_entry entry;
-    if (!cuda || !cuda->cuArrayDestroy)
-        return CUDA_ERROR_NOT_INITIALIZED;
     tf_container();
-    bool is_ours = !tf_is_nested() && tf_memory_take(TF_KIND_ARRAY, (uint64_t)(uintptr_t)array, &entry);
+    bool is_ours = !tf_is_nested() && tf_ledger_take(TF_KIND_ARRAY, (uint64_t)(uintptr_t)array, &entry);
     struct tf_tiles *tiles = tf_is_nested() ? NULL : tf_tiles_take(array);
     CUresult result = TF_NESTED(cuda->cuArrayDestroy(array));
     tf_tiles_conclude(tiles, result == CUDA_SUCCESS);
@@ -144,12 +134,10 @@ CUresult cuArrayDestroy(CUarray array)
 
 CUresult cuMipmappedArrayDestroy(CUmipmappedArray array)
 {
-    const struct tf_cuda *cuda = tf_cuda();
+    TF_ENTER(cuMipmappedArrayDestroy);
     struct tf_entry entry;
-    if (!cuda || !cuda->cuMipmappedArrayDestroy)
-        return CUDA_ERROR_NOT_INITIALIZED;
     tf_container();
-    bool is_ours = !tf_is_nested() && tf_memory_take(TF_KIND_MIPMAP, (uint64_t)(uintptr_t)array, &entry);
+    bool is_ours = !tf_is_nested() && tf_ledger_take(TF_KIND_MIPMAP, (uint64_t)(uintptr_t)array, &entry);
     struct tf_tiles *tiles = tf_is_nested() ? NULL : tf_tiles_take(array);
     CUresult result = TF_NESTED(cuda->cuMipmappedArrayDestroy(array));
     tf_tiles_conclude(tiles, result == CUDA_SUCCESS);

@@ -44,14 +44,14 @@ static CUresult destroy(const struct tf_cuda *cuda, CUresult (*real)(CUcontext),
 
 CUresult cuCtxDestroy(CUcontext context)
 {
-    const struct tf_cuda *cuda = tf_cuda();
-    return cuda && cuda->cuCtxDestroy ? destroy(cuda, cuda->cuCtxDestroy, context) : CUDA_ERROR_NOT_INITIALIZED;
+    TF_ENTER(cuCtxDestroy);
+    return destroy(cuda, cuda->cuCtxDestroy, context);
 }
 
 CUresult cuCtxDestroy_v2(CUcontext context)
 {
-    const struct tf_cuda *cuda = tf_cuda();
-    return cuda && cuda->cuCtxDestroy_v2 ? destroy(cuda, cuda->cuCtxDestroy_v2, context) : CUDA_ERROR_NOT_INITIALIZED;
+    TF_ENTER(cuCtxDestroy_v2);
+    return destroy(cuda, cuda->cuCtxDestroy_v2, context);
 }
 
 /* Of before CUDA 4: a context has users, and ends with the last. Where somebody has ever attached, who is the last is the driver's secret:
@@ -60,18 +60,14 @@ static _Atomic bool has_attached;
 
 CUresult cuCtxAttach(CUcontext *context, unsigned int flags)
 {
-    const struct tf_cuda *cuda = tf_cuda();
-    if (!cuda || !cuda->cuCtxAttach)
-        return CUDA_ERROR_NOT_INITIALIZED;
+    TF_ENTER(cuCtxAttach);
     atomic_store(&has_attached, true);
     return cuda->cuCtxAttach(context, flags);
 }
 
 CUresult cuCtxDetach(CUcontext context)
 {
-    const struct tf_cuda *cuda = tf_cuda();
-    if (!cuda || !cuda->cuCtxDetach)
-        return CUDA_ERROR_NOT_INITIALIZED;
+    TF_ENTER(cuCtxDetach);
     if (!context || tf_is_nested() || !atomic_load(&has_attached))
         return destroy(cuda, cuda->cuCtxDetach, context);
     tf_measure_end(context); /* maybe */
@@ -122,8 +118,8 @@ static CUresult end_primary(const struct tf_cuda *cuda, CUresult (*real)(CUdevic
 }
 
 #define END_PRIMARY(symbol, is_reset) \
-    const struct tf_cuda *cuda = tf_cuda(); \
-    return cuda && cuda->symbol ? end_primary(cuda, cuda->symbol, device, is_reset) : CUDA_ERROR_NOT_INITIALIZED
+    TF_ENTER(symbol); \
+    return end_primary(cuda, cuda->symbol, device, is_reset)
 
 CUresult cuDevicePrimaryCtxRelease(CUdevice device) { END_PRIMARY(cuDevicePrimaryCtxRelease, false); }
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) { END_PRIMARY(cuDevicePrimaryCtxRelease_v2, false); }
@@ -156,11 +152,9 @@ static void hand_over(struct tf_entry *entry, void *context)
 /* A part of a card's multiprocessors, which holds the primary context as long as it lives: its memory is the primary's, its events are not. */
 CUresult cuGreenCtxDestroy(void *green)
 {
-    const struct tf_cuda *cuda = tf_cuda();
+    TF_ENTER(cuGreenCtxDestroy);
     CUcontext context = NULL;
     CUdevice device = 0;
-    if (!cuda || !cuda->cuGreenCtxDestroy)
-        return CUDA_ERROR_NOT_INITIALIZED;
     if (!green || tf_is_nested() || !cuda->cuCtxFromGreenCtx || cuda->cuCtxFromGreenCtx(&context, green) != CUDA_SUCCESS)
         return cuda->cuGreenCtxDestroy(green);
     bool is_known = device_of(cuda, context, &device);

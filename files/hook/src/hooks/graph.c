@@ -10,9 +10,7 @@ static CUresult check_any(const struct tf_cuda *cuda, const CUgraphNodeParams *p
 }
 
 #define ADD_NODE(symbol, check, arguments) \
-    const struct tf_cuda *cuda = tf_cuda(); \
-    if (!cuda || !cuda->symbol) \
-        return CUDA_ERROR_NOT_INITIALIZED; \
+    TF_ENTER(symbol); \
     CUresult result = check; \
     return result == CUDA_SUCCESS ? TF_NESTED(cuda->symbol arguments) : result
 
@@ -37,9 +35,7 @@ CUresult cuGraphAddNode_v3(CUgraphNode *node, CUgraph graph, const CUgraphNode *
 }
 
 #define INSTANTIATE(symbol, arguments) \
-    const struct tf_cuda *cuda = tf_cuda(); \
-    if (!cuda || !cuda->symbol) \
-        return CUDA_ERROR_NOT_INITIALIZED; \
+    TF_ENTER(symbol); \
     return tf_graphs_instantiated(cuda, TF_NESTED(cuda->symbol arguments), executable, graph)
 
 CUresult cuGraphInstantiate(CUgraphExec *executable, CUgraph graph, CUgraphNode *error_node, char *log, size_t log_bytes)
@@ -58,9 +54,7 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec *executable, CUgraph graph, uns
 }
 
 #define INSTANTIATE_WITH_PARAMS(symbol) \
-    const struct tf_cuda *cuda = tf_cuda(); \
-    if (!cuda || !cuda->symbol) \
-        return CUDA_ERROR_NOT_INITIALIZED; \
+    TF_ENTER(symbol); \
     return tf_graphs_instantiate(cuda, cuda->symbol, executable, graph, parameters)
 
 CUresult cuGraphInstantiateWithParams(CUgraphExec *executable, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *parameters)
@@ -75,15 +69,13 @@ CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *executable, CUgraph grap
 
 CUresult cuGraphExecDestroy(CUgraphExec executable)
 {
-    const struct tf_cuda *cuda = tf_cuda();
-    return cuda && cuda->cuGraphExecDestroy ? tf_graphs_destroy(cuda, executable) : CUDA_ERROR_NOT_INITIALIZED;
+    TF_ENTER(cuGraphExecDestroy);
+    return tf_graphs_destroy(cuda, executable);
 }
 
 /* Maps the memory of a graph without running it. */
 #define UPLOAD(symbol) \
-    const struct tf_cuda *cuda = tf_cuda(); \
-    if (!cuda || !cuda->symbol) \
-        return CUDA_ERROR_NOT_INITIALIZED; \
+    TF_ENTER(symbol); \
     return tf_graphs_launch(tf_container(), cuda, cuda->symbol, executable, stream)
 
 CUresult cuGraphUpload(CUgraphExec executable, CUstream stream) { UPLOAD(cuGraphUpload); }
@@ -91,9 +83,7 @@ CUresult cuGraphUpload_ptsz(CUgraphExec executable, CUstream stream) { UPLOAD(cu
 
 CUresult cuDeviceGraphMemTrim(CUdevice device)
 {
-    const struct tf_cuda *cuda = tf_cuda();
-    if (!cuda || !cuda->cuDeviceGraphMemTrim)
-        return CUDA_ERROR_NOT_INITIALIZED;
+    TF_ENTER(cuDeviceGraphMemTrim);
     tf_pools_lock();
     CUresult result = TF_NESTED(cuda->cuDeviceGraphMemTrim(device));
     atomic_fetch_add(&tf_growth_graph_trims, 1);

@@ -27,9 +27,7 @@ static void begin(struct tf_launch *launch, struct tf_container *container, cons
 #define LAUNCH(symbol, signature, key, stream, per_thread, arguments) \
     static __attribute__((noinline)) CUresult ask_##symbol signature \
     { \
-        const struct tf_cuda *cuda = tf_cuda(); \
-        if (!cuda || !cuda->symbol) \
-            return CUDA_ERROR_NOT_INITIALIZED; \
+        TF_ENTER(symbol); \
         struct tf_container *container = tf_container(); \
         if (!is_limited(container)) \
             return cuda->symbol arguments; \
@@ -122,21 +120,19 @@ static CUresult launch_graph(const struct tf_cuda *cuda, CUresult (*real)(CUgrap
 
 CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream)
 {
-    const struct tf_cuda *cuda = tf_cuda();
-    return cuda && cuda->cuGraphLaunch ? launch_graph(cuda, cuda->cuGraphLaunch, graph, stream, false) : CUDA_ERROR_NOT_INITIALIZED;
+    TF_ENTER(cuGraphLaunch);
+    return launch_graph(cuda, cuda->cuGraphLaunch, graph, stream, false);
 }
 
 CUresult cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream)
 {
-    const struct tf_cuda *cuda = tf_cuda();
-    return cuda && cuda->cuGraphLaunch_ptsz ? launch_graph(cuda, cuda->cuGraphLaunch_ptsz, graph, stream, true) : CUDA_ERROR_NOT_INITIALIZED;
+    TF_ENTER(cuGraphLaunch_ptsz);
+    return launch_graph(cuda, cuda->cuGraphLaunch_ptsz, graph, stream, true);
 }
 
 /* A program that never captures never pays for asking. */
 #define CAPTURE(symbol, arguments) \
-    const struct tf_cuda *cuda = tf_cuda(); \
-    if (!cuda || !cuda->symbol) \
-        return CUDA_ERROR_NOT_INITIALIZED; \
+    TF_ENTER(symbol); \
     atomic_store_explicit(&tf_has_captures, true, memory_order_relaxed); \
     return cuda->symbol arguments
 

@@ -26,39 +26,21 @@ static CUresult conclude(const struct tf_cuda *cuda, CUresult result, const stru
 
 CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes)
 {
-    const struct tf_cuda *cuda = tf_cuda();
-    if (!cuda || !cuda->cuMemAlloc_v2)
-        return CUDA_ERROR_NOT_INITIALIZED;
-    if (!pointer || tf_is_nested())
-        return cuda->cuMemAlloc_v2(pointer, bytes);
-    struct tf_reservation reservation;
-    CUresult result = tf_reserve_here(cuda, tf_memory_rounded(bytes), &reservation);
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = TF_NESTED(cuda->cuMemAlloc_v2(pointer, bytes));
+    TF_ENTER(cuMemAlloc_v2);
+    TF_CALL_CHARGED(cuMemAlloc_v2, pointer, tf_memory_rounded(bytes), (pointer, bytes));
     return conclude(cuda, result, &reservation, result == CUDA_SUCCESS ? *pointer : 0);
 }
 
 CUresult cuMemAlloc(CUdeviceptr_v1 *pointer, unsigned int bytes)
 {
-    const struct tf_cuda *cuda = tf_cuda();
-    if (!cuda || !cuda->cuMemAlloc)
-        return CUDA_ERROR_NOT_INITIALIZED;
-    if (!pointer || tf_is_nested())
-        return cuda->cuMemAlloc(pointer, bytes);
-    struct tf_reservation reservation;
-    CUresult result = tf_reserve_here(cuda, tf_memory_rounded(bytes), &reservation);
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = TF_NESTED(cuda->cuMemAlloc(pointer, bytes));
+    TF_ENTER(cuMemAlloc);
+    TF_CALL_CHARGED(cuMemAlloc, pointer, tf_memory_rounded(bytes), (pointer, bytes));
     return conclude(cuda, result, &reservation, result == CUDA_SUCCESS ? *pointer : 0);
 }
 
 CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned int flags)
 {
-    const struct tf_cuda *cuda = tf_cuda();
-    if (!cuda || !cuda->cuMemAllocManaged)
-        return CUDA_ERROR_NOT_INITIALIZED;
+    TF_ENTER(cuMemAllocManaged);
     if (!pointer || tf_is_nested())
         return cuda->cuMemAllocManaged(pointer, bytes, flags);
     struct tf_reservation reservation;
@@ -92,47 +74,31 @@ static CUresult conclude_pitched(const struct tf_cuda *cuda, CUresult result, st
 
 CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width_bytes, size_t height, unsigned int element_bytes)
 {
-    const struct tf_cuda *cuda = tf_cuda();
-    if (!cuda || !cuda->cuMemAllocPitch_v2)
-        return CUDA_ERROR_NOT_INITIALIZED;
-    if (!pointer || !pitch || tf_is_nested())
-        return cuda->cuMemAllocPitch_v2(pointer, pitch, width_bytes, height, element_bytes);
-    struct tf_reservation reservation;
-    CUresult result = tf_reserve_here(cuda, pitched_bytes(guessed_pitch(width_bytes), height), &reservation);
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = TF_NESTED(cuda->cuMemAllocPitch_v2(pointer, pitch, width_bytes, height, element_bytes));
+    TF_ENTER(cuMemAllocPitch_v2);
+    TF_CALL_CHARGED(cuMemAllocPitch_v2, pointer && pitch, pitched_bytes(guessed_pitch(width_bytes), height),
+        (pointer, pitch, width_bytes, height, element_bytes));
     bool is_there = result == CUDA_SUCCESS;
     return conclude_pitched(cuda, result, &reservation, is_there ? *pointer : 0, is_there ? *pitch : 0, height);
 }
 
 CUresult cuMemAllocPitch(CUdeviceptr_v1 *pointer, unsigned int *pitch, unsigned int width_bytes, unsigned int height, unsigned int element_bytes)
 {
-    const struct tf_cuda *cuda = tf_cuda();
-    if (!cuda || !cuda->cuMemAllocPitch)
-        return CUDA_ERROR_NOT_INITIALIZED;
-    if (!pointer || !pitch || tf_is_nested())
-        return cuda->cuMemAllocPitch(pointer, pitch, width_bytes, height, element_bytes);
-    struct tf_reservation reservation;
-    CUresult result = tf_reserve_here(cuda, pitched_bytes(guessed_pitch(width_bytes), height), &reservation);
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = TF_NESTED(cuda->cuMemAllocPitch(pointer, pitch, width_bytes, height, element_bytes));
+    TF_ENTER(cuMemAllocPitch);
+    TF_CALL_CHARGED(cuMemAllocPitch, pointer && pitch, pitched_bytes(guessed_pitch(width_bytes), height),
+        (pointer, pitch, width_bytes, height, element_bytes));
     bool is_there = result == CUDA_SUCCESS;
     return conclude_pitched(cuda, result, &reservation, is_there ? *pointer : 0, is_there ? *pitch : 0, height);
 }
 
 CUresult cuMemFree_v2(CUdeviceptr pointer)
 {
-    const struct tf_cuda *cuda = tf_cuda();
-    if (!cuda || !cuda->cuMemFree_v2)
-        return CUDA_ERROR_NOT_INITIALIZED;
+    TF_ENTER(cuMemFree_v2);
     if (tf_is_nested())
         return cuda->cuMemFree_v2(pointer);
     struct tf_entry entry, block;
     tf_ledger_expect(TF_KIND_POINTER, pointer);
     tf_container();
-    bool is_ours = tf_memory_take(TF_KIND_POINTER, pointer, &entry);
+    bool is_ours = tf_ledger_take(TF_KIND_POINTER, pointer, &entry);
     bool is_block = !is_ours && tf_pools_take_block(pointer, &block);
     CUresult result = TF_NESTED(cuda->cuMemFree_v2(pointer));
     if (is_block)
@@ -142,13 +108,11 @@ CUresult cuMemFree_v2(CUdeviceptr pointer)
 
 CUresult cuMemFree(CUdeviceptr_v1 pointer)
 {
-    const struct tf_cuda *cuda = tf_cuda();
-    if (!cuda || !cuda->cuMemFree)
-        return CUDA_ERROR_NOT_INITIALIZED;
+    TF_ENTER(cuMemFree);
     if (tf_is_nested())
         return cuda->cuMemFree(pointer);
     struct tf_entry entry;
     tf_container();
-    bool is_ours = tf_memory_take(TF_KIND_POINTER, pointer, &entry);
+    bool is_ours = tf_ledger_take(TF_KIND_POINTER, pointer, &entry);
     return tf_conclude_free(TF_NESTED(cuda->cuMemFree(pointer)), is_ours, &entry);
 }

@@ -120,9 +120,7 @@ ALLOCATOR(cuMemAllocFromPoolAsync, pointer, bytes, pool, stream)
 ALLOCATOR(cuMemAllocFromPoolAsync_ptsz, pointer, bytes, pool, stream)
 
 #define ALLOCATE(symbol, pool, per_thread) \
-    const struct tf_cuda *cuda = tf_cuda(); \
-    if (!cuda || !cuda->symbol) \
-        return CUDA_ERROR_NOT_INITIALIZED; \
+    TF_ENTER(symbol); \
     return allocate(cuda, &(struct request){pointer, bytes, pool, stream, per_thread, driver_##symbol})
 
 CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream stream) { ALLOCATE(cuMemAllocAsync, NULL, false); }
@@ -147,7 +145,7 @@ static CUresult free_async(CUresult (*real)(CUdeviceptr, CUstream), CUdeviceptr 
     tf_container();
     if (tf_is_nested())
         return real(pointer, stream);
-    bool is_plain = tf_memory_take(TF_KIND_POINTER, pointer, &plain);
+    bool is_plain = tf_ledger_take(TF_KIND_POINTER, pointer, &plain);
     bool is_block = !is_plain && tf_pools_take_block(pointer, &block);
     CUresult result = TF_NESTED(real(pointer, stream));
     if (is_block)
@@ -157,14 +155,14 @@ static CUresult free_async(CUresult (*real)(CUdeviceptr, CUstream), CUdeviceptr 
 
 CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream)
 {
-    const struct tf_cuda *cuda = tf_cuda();
-    return cuda && cuda->cuMemFreeAsync ? free_async(cuda->cuMemFreeAsync, pointer, stream) : CUDA_ERROR_NOT_INITIALIZED;
+    TF_ENTER(cuMemFreeAsync);
+    return free_async(cuda->cuMemFreeAsync, pointer, stream);
 }
 
 CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream)
 {
-    const struct tf_cuda *cuda = tf_cuda();
-    return cuda && cuda->cuMemFreeAsync_ptsz ? free_async(cuda->cuMemFreeAsync_ptsz, pointer, stream) : CUDA_ERROR_NOT_INITIALIZED;
+    TF_ENTER(cuMemFreeAsync_ptsz);
+    return free_async(cuda->cuMemFreeAsync_ptsz, pointer, stream);
 }
 
 /* --- pools themselves ------------------------------------------------------------------------------------------------------------- */
@@ -173,9 +171,7 @@ static bool is_enforced(struct tf_container *container) { return atomic_load_exp
 
 CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties)
 {
-    const struct tf_cuda *cuda = tf_cuda();
-    if (!cuda || !cuda->cuMemPoolCreate)
-        return CUDA_ERROR_NOT_INITIALIZED;
+    TF_ENTER(cuMemPoolCreate);
     struct tf_container *container = tf_container();
     CUresult result = TF_NESTED(cuda->cuMemPoolCreate(pool, properties));
     if (result != CUDA_SUCCESS || !is_enforced(container))
@@ -195,9 +191,7 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties)
 
 CUresult cuMemPoolDestroy(CUmemoryPool pool)
 {
-    const struct tf_cuda *cuda = tf_cuda();
-    if (!cuda || !cuda->cuMemPoolDestroy)
-        return CUDA_ERROR_NOT_INITIALIZED;
+    TF_ENTER(cuMemPoolDestroy);
     struct tf_container *container = tf_container();
     tf_pools_lock();
     struct tf_pool *known = is_enforced(container) && pool ? tf_pools_find(pool, 0) : NULL;
@@ -215,9 +209,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool)
 
 CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep_bytes)
 {
-    const struct tf_cuda *cuda = tf_cuda();
-    if (!cuda || !cuda->cuMemPoolTrimTo)
-        return CUDA_ERROR_NOT_INITIALIZED;
+    TF_ENTER(cuMemPoolTrimTo);
     CUresult result = TF_NESTED(cuda->cuMemPoolTrimTo(pool, keep_bytes));
     tf_pools_refresh(tf_container(), cuda);
     return result;

@@ -135,9 +135,7 @@ static void substitute(void **function, const char *name, int cuda_version, uint
 }
 
 #define RESOLVE(symbol, call) \
-    const struct tf_cuda *cuda = tf_cuda(); \
-    if (!cuda || !cuda->symbol) \
-        return CUDA_ERROR_NOT_INITIALIZED; \
+    TF_ENTER(symbol); \
     CUresult result = cuda->symbol call; \
     if (result == CUDA_SUCCESS && name && function && *function) \
         substitute(function, name, cuda_version, flags); \

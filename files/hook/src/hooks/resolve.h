@@ -1,6 +1,5 @@
 /* resolve.h - the hooked functions, one row each. */
-#ifndef TENFOLD_RESOLVE_H
-#define TENFOLD_RESOLVE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -18,5 +17,3 @@ const struct tf_hook *tf_hook_named(const char *symbol, bool is_nvml);
 
 /* The driver's own function for a row, or NULL (not loaded, or this driver has none). */
 void *tf_hook_real(const struct tf_hook *hook, bool is_nvml);
-
-#endif

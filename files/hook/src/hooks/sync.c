@@ -14,9 +14,7 @@ static void close_stretch(const struct tf_cuda *cuda)
 }
 
 #define SYNC(symbol, arguments) \
-    const struct tf_cuda *cuda = tf_cuda(); \
-    if (TF_UNLIKELY(!cuda || !cuda->symbol)) \
-        return CUDA_ERROR_NOT_INITIALIZED; \
+    TF_ENTER(symbol); \
     close_stretch(cuda); \
     return cuda->symbol arguments
 
@@ -42,8 +40,8 @@ static CUresult destroy(const struct tf_cuda *cuda, CUresult (*real)(CUstream), 
 #define DESTROY(symbol) \
     CUresult symbol(CUstream stream) \
     { \
-        const struct tf_cuda *cuda = tf_cuda(); \
-        return cuda && cuda->symbol ? destroy(cuda, cuda->symbol, stream) : CUDA_ERROR_NOT_INITIALIZED; \
+        TF_ENTER(symbol); \
+        return destroy(cuda, cuda->symbol, stream); \
     }
 
 DESTROY(cuStreamDestroy)

@@ -24,9 +24,7 @@ static bool view_of_current(const struct tf_cuda *cuda, uint64_t real_total_byte
 
 CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
 {
-    const struct tf_cuda *cuda = tf_cuda();
-    if (!cuda || !cuda->cuMemGetInfo_v2)
-        return CUDA_ERROR_NOT_INITIALIZED;
+    TF_ENTER(cuMemGetInfo_v2);
     CUresult result = cuda->cuMemGetInfo_v2(free_bytes, total_bytes);
     uint64_t total, used;
     if (result == CUDA_SUCCESS && view_of_current(cuda, total_bytes ? *total_bytes : UINT64_MAX, &total, &used)) {
@@ -42,9 +40,7 @@ static unsigned int saturated(uint64_t bytes) { return bytes < UINT_MAX ? (unsig
 
 CUresult cuMemGetInfo(unsigned int *free_bytes, unsigned int *total_bytes)
 {
-    const struct tf_cuda *cuda = tf_cuda();
-    if (!cuda || !cuda->cuMemGetInfo)
-        return CUDA_ERROR_NOT_INITIALIZED;
+    TF_ENTER(cuMemGetInfo);
     CUresult result = cuda->cuMemGetInfo(free_bytes, total_bytes);
     uint64_t total, used;
     if (result == CUDA_SUCCESS && view_of_current(cuda, UINT64_MAX, &total, &used)) {
@@ -58,9 +54,7 @@ CUresult cuMemGetInfo(unsigned int *free_bytes, unsigned int *total_bytes)
 
 CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
 {
-    const struct tf_cuda *cuda = tf_cuda();
-    if (!cuda || !cuda->cuDeviceTotalMem_v2)
-        return CUDA_ERROR_NOT_INITIALIZED;
+    TF_ENTER(cuDeviceTotalMem_v2);
     CUresult result = cuda->cuDeviceTotalMem_v2(bytes, device);
     struct tf_container *container = tf_container();
     uint64_t total, used;
@@ -72,9 +66,7 @@ CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
 
 CUresult cuDeviceTotalMem(unsigned int *bytes, CUdevice device)
 {
-    const struct tf_cuda *cuda = tf_cuda();
-    if (!cuda || !cuda->cuDeviceTotalMem)
-        return CUDA_ERROR_NOT_INITIALIZED;
+    TF_ENTER(cuDeviceTotalMem);
     CUresult result = cuda->cuDeviceTotalMem(bytes, device);
     struct tf_container *container = tf_container();
     uint64_t total, used;
@@ -86,9 +78,7 @@ CUresult cuDeviceTotalMem(unsigned int *bytes, CUdevice device)
 
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
 {
-    const struct tf_nvml *nvml = tf_nvml();
-    if (!nvml || !nvml->nvmlDeviceGetMemoryInfo)
-        return NVML_ERROR_UNINITIALIZED;
+    TF_ENTER_NVML(nvmlDeviceGetMemoryInfo);
     nvmlReturn_t result = nvml->nvmlDeviceGetMemoryInfo(device, memory);
     struct tf_container *container = tf_container();
     uint64_t total, used;
@@ -103,9 +93,7 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
 
 nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory)
 {
-    const struct tf_nvml *nvml = tf_nvml();
-    if (!nvml || !nvml->nvmlDeviceGetMemoryInfo_v2)
-        return NVML_ERROR_UNINITIALIZED;
+    TF_ENTER_NVML(nvmlDeviceGetMemoryInfo_v2);
     nvmlReturn_t result = nvml->nvmlDeviceGetMemoryInfo_v2(device, memory);
     struct tf_container *container = tf_container();
     uint64_t total, used;
@@ -132,9 +120,7 @@ static struct tf_quota *quota_of_nvml(const struct tf_nvml *nvml, nvmlDevice_t d
 
 nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, int type, unsigned int *megahertz)
 {
-    const struct tf_nvml *nvml = tf_nvml();
-    if (!nvml || !nvml->nvmlDeviceGetClockInfo)
-        return NVML_ERROR_UNINITIALIZED;
+    TF_ENTER_NVML(nvmlDeviceGetClockInfo);
     nvmlReturn_t result = nvml->nvmlDeviceGetClockInfo(device, type, megahertz);
     struct tf_quota *quota;
     if (result == NVML_SUCCESS && megahertz && (type == NVML_CLOCK_SM || type == NVML_CLOCK_GRAPHICS)
@@ -147,9 +133,7 @@ nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, int type, unsigned int 
 
 nvmlReturn_t nvmlDeviceGetComputeMode(nvmlDevice_t device, int *mode)
 {
-    const struct tf_nvml *nvml = tf_nvml();
-    if (!nvml || !nvml->nvmlDeviceGetComputeMode)
-        return NVML_ERROR_UNINITIALIZED;
+    TF_ENTER_NVML(nvmlDeviceGetComputeMode);
     nvmlReturn_t result = nvml->nvmlDeviceGetComputeMode(device, mode);
     if (result == NVML_SUCCESS && mode && quota_of_nvml(nvml, device, TENFOLD_VIEW_COMPUTE_MODE))
         *mode = NVML_COMPUTEMODE_EXCLUSIVE_PROCESS;

@@ -29,9 +29,7 @@ static CUresult conclude(const struct tf_cuda *cuda, CUresult result, const stru
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *properties, unsigned long long flags)
 {
-    const struct tf_cuda *cuda = tf_cuda();
-    if (!cuda || !cuda->cuMemCreate)
-        return CUDA_ERROR_NOT_INITIALIZED;
+    TF_ENTER(cuMemCreate);
     if (!handle || !properties || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE || tf_is_nested())
         return cuda->cuMemCreate(handle, bytes, properties, flags);
     struct tf_container *container = tf_container();
@@ -46,9 +44,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const C
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
-    const struct tf_cuda *cuda = tf_cuda();
-    if (!cuda || !cuda->cuMemRelease)
-        return CUDA_ERROR_NOT_INITIALIZED;
+    TF_ENTER(cuMemRelease);
     struct tf_recount request;
     tf_container();
     bool is_ours = !tf_is_nested() && tf_physical_count_down(handle, TF_REFERENCE, &request);
@@ -60,9 +56,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 
 CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags)
 {
-    const struct tf_cuda *cuda = tf_cuda();
-    if (!cuda || !cuda->cuMemMap)
-        return CUDA_ERROR_NOT_INITIALIZED;
+    TF_ENTER(cuMemMap);
     tf_container();
     CUresult result = TF_NESTED(cuda->cuMemMap(pointer, bytes, offset, handle, flags));
     if (result != CUDA_SUCCESS || tf_is_nested())
@@ -126,9 +120,7 @@ static void conclude_mappings(struct range *range, bool is_done)
 
 CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes)
 {
-    const struct tf_cuda *cuda = tf_cuda();
-    if (!cuda || !cuda->cuMemUnmap)
-        return CUDA_ERROR_NOT_INITIALIZED;
+    TF_ENTER(cuMemUnmap);
     tf_container();
     if (tf_is_nested())
         return cuda->cuMemUnmap(pointer, bytes);
@@ -146,9 +138,7 @@ CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes)
 
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address)
 {
-    const struct tf_cuda *cuda = tf_cuda();
-    if (!cuda || !cuda->cuMemRetainAllocationHandle)
-        return CUDA_ERROR_NOT_INITIALIZED;
+    TF_ENTER(cuMemRetainAllocationHandle);
     tf_container();
     CUresult result = TF_NESTED(cuda->cuMemRetainAllocationHandle(handle, address));
     if (result == CUDA_SUCCESS && handle && !tf_is_nested())
@@ -158,9 +148,7 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
 
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *os_handle, int handle_type)
 {
-    const struct tf_cuda *cuda = tf_cuda();
-    if (!cuda || !cuda->cuMemImportFromShareableHandle)
-        return CUDA_ERROR_NOT_INITIALIZED;
+    TF_ENTER(cuMemImportFromShareableHandle);
     tf_container();
     CUresult result = TF_NESTED(cuda->cuMemImportFromShareableHandle(handle, os_handle, handle_type));
     if (result == CUDA_SUCCESS && handle && !tf_is_nested())
@@ -183,12 +171,12 @@ static CUresult map_tiles(CUresult (*real)(CUarrayMapInfo *, unsigned int, CUstr
 
 CUresult cuMemMapArrayAsync(CUarrayMapInfo *list, unsigned int count, CUstream stream)
 {
-    const struct tf_cuda *cuda = tf_cuda();
-    return cuda && cuda->cuMemMapArrayAsync ? map_tiles(cuda->cuMemMapArrayAsync, list, count, stream) : CUDA_ERROR_NOT_INITIALIZED;
+    TF_ENTER(cuMemMapArrayAsync);
+    return map_tiles(cuda->cuMemMapArrayAsync, list, count, stream);
 }
 
 CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo *list, unsigned int count, CUstream stream)
 {
-    const struct tf_cuda *cuda = tf_cuda();
-    return cuda && cuda->cuMemMapArrayAsync_ptsz ? map_tiles(cuda->cuMemMapArrayAsync_ptsz, list, count, stream) : CUDA_ERROR_NOT_INITIALIZED;
+    TF_ENTER(cuMemMapArrayAsync_ptsz);
+    return map_tiles(cuda->cuMemMapArrayAsync_ptsz, list, count, stream);
 }

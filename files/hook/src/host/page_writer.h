@@ -6,8 +6,7 @@
  *           0 or negative errno; on failure the page in force is the one of before and out-parameters are untouched. Nothing is written where
  *           the number is EINVAL, EPROTO, ESTALE or ETIMEDOUT.
  * Names:    exported and called from outside: what they take changes only together with their name. */
-#ifndef TENFOLD_PAGE_WRITER_H
-#define TENFOLD_PAGE_WRITER_H
+#pragma once
 
 #include "tenfold_region.h"
 
@@ -37,5 +36,3 @@ int tenfold_page_write(int descriptor, const struct tenfold_config_copy *copy, s
 int tenfold_page_tell_busy(int descriptor, const struct tenfold_busy_window *window, size_t window_bytes);
 
 #pragma GCC visibility pop
-
-#endif

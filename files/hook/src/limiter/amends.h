@@ -1,6 +1,5 @@
 /* amends.h - what prices got wrong, and by how much they must differ until it is made good. */
-#ifndef TENFOLD_LIMITER_AMENDS_H
-#define TENFOLD_LIMITER_AMENDS_H
+#pragma once
 
 #include "limiter/limiter.h"
 
@@ -12,5 +11,3 @@ void limit_note_late_charge(struct tf_limit_state *state, uint64_t from_ns, uint
 void limit_forget_overcharge(struct tf_limit_state *state);
 /* By how much prices must differ from what they would be, 16.16. */
 uint32_t limit_amends(const struct tf_limit_state *state);
-
-#endif

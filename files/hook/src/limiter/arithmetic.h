@@ -1,8 +1,7 @@
 /* arithmetic.h - what the limiter's files calculate with: constants of more than one file, words of the shared state, one critical part.
  *
  * Fixed point: factors and ratios are 16.16, ONE is 1. */
-#ifndef TENFOLD_LIMITER_ARITHMETIC_H
-#define TENFOLD_LIMITER_ARITHMETIC_H
+#pragma once
 
 #include "limiter/limiter.h"
 
@@ -47,5 +46,3 @@ static inline int limit_enter(struct tf_limit_process *process, unsigned tries)
 }
 
 static inline void limit_leave(struct tf_limit_process *process) { atomic_store_explicit(&process->busy, 0, memory_order_release); }
-
-#endif

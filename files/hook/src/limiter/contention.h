@@ -1,6 +1,5 @@
 /* contention.h - how much of what events measured was ours; who hears NVML or the host calls. */
-#ifndef TENFOLD_LIMITER_CONTENTION_H
-#define TENFOLD_LIMITER_CONTENTION_H
+#pragma once
 
 #include "limiter/limiter.h"
 
@@ -29,5 +28,3 @@ struct limit_contention {
 struct limit_contention limit_read_contention(const struct tf_limit_state *state, uint64_t now_ns);
 /* The sums were made of estimates that turned out wrong: begin anew. */
 void limit_forget_sums(struct tf_limit_state *state);
-
-#endif

@@ -1,6 +1,5 @@
 /* credit.h - the rate at which GPU time may be used, and whose turn it is. */
-#ifndef TENFOLD_LIMITER_CREDIT_H
-#define TENFOLD_LIMITER_CREDIT_H
+#pragma once
 
 #include "limiter/limiter.h"
 
@@ -15,5 +14,3 @@ int64_t limit_refill(struct tf_limit_state *state, const struct tf_limit_policy 
 uint32_t limit_count_processes(struct tf_limit_state *state, struct tf_limit_process *process, uint64_t now_ns);
 /* This process's right to the credit: an equal part of what the clock earns, less what it took. */
 void limit_accrue_entitlement(struct tf_limit_process *process, uint32_t limit_percent, uint32_t processes, uint64_t now_ns);
-
-#endif

@@ -1,6 +1,5 @@
 /* estimate.h - what a launch will probably cost. */
-#ifndef TENFOLD_LIMITER_ESTIMATE_H
-#define TENFOLD_LIMITER_ESTIMATE_H
+#pragma once
 
 #include "limiter/arithmetic.h"
 
@@ -37,5 +36,3 @@ static inline uint64_t limit_in_estimates(uint64_t charged_ns, uint32_t scale)
 {
     return (min_u64(charged_ns, MEASURED_MAX_NS) << 16) / max_u64(scale, FACTOR_MIN);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* gate.h - who may launch now; the launch entries call. */
-#ifndef TENFOLD_LIMITER_GATE_H
-#define TENFOLD_LIMITER_GATE_H
+#pragma once
 
 #include "limiter/limiter.h"
 
@@ -17,5 +16,3 @@ void tf_limit_cancel(struct tf_limit_process *process, const struct tf_limit_tic
 /* The program is about to wait for the GPU (cuStreamSynchronize, cuCtxSynchronize, cuEventSynchronize, a blocking copy), or the
  * gate returned WAIT. 1: record the end event on ret_segment->stream now and queue *ret_segment as after END. 0: nothing to do. */
 int tf_limit_close(struct tf_limit_process *process, uint64_t now_ns, struct tf_limit_segment *ret_segment);
-
-#endif

@@ -27,16 +27,11 @@
  * A captured stream is never measured nor gated: call neither function, gate the graph's launch instead, with a key of
  * its CUgraphExec. A hook without a limit (tf_limit_is_off()) skips all of it.
  */
-#ifndef TENFOLD_LIMITER_H
-#define TENFOLD_LIMITER_H
+#pragma once
 
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
-
-#ifdef __cplusplus
-#error "limiter.h is C11"
-#endif
-#include <stdatomic.h>
 
 #define TF_LIMIT_STATE_BYTES 256
 #define TF_LIMIT_TIMELINE 16u
@@ -251,5 +246,3 @@ static inline int tf_limit_enter(struct tf_limit_process *process, uint64_t key,
     ticket->wait_began_ns = 0;
     return tf_limit_pass(process, key, stream, &ticket->charged_ns);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* settle.h - what launches did cost; the measuring thread calls. */
-#ifndef TENFOLD_LIMITER_SETTLE_H
-#define TENFOLD_LIMITER_SETTLE_H
+#pragma once
 
 #include "limiter/limiter.h"
 
@@ -19,7 +18,6 @@ int tf_limit_lose(struct tf_limit_state *state, struct tf_limit_process *process
  * how long the host took between them. The least of several counts. */
 void tf_limit_observe_event_overhead(struct tf_limit_process *process, uint64_t overhead_ns);
 
-
 /* --- for the limiter itself */
 
 /* Batches do not work with these launches; they are tried again, ever more seldom. */
@@ -27,5 +25,3 @@ void limit_stop_batches(struct tf_limit_process *process);
 
 /* Tells the shared sums what was charged since the last time. What is not within a measured segment enters the time line here. */
 void limit_report(struct tf_limit_state *state, struct tf_limit_process *process, uint64_t now_ns);
-
-#endif

@@ -1,6 +1,5 @@
 /* timeline.h - what was done when. */
-#ifndef TENFOLD_LIMITER_TIMELINE_H
-#define TENFOLD_LIMITER_TIMELINE_H
+#pragma once
 
 #include "limiter/limiter.h"
 
@@ -14,5 +13,3 @@ void limit_add_work(struct tf_limit_state *state, struct tf_limit_process *proce
 /* Between two times that are at most TIMELINE_NS - BUCKET_NS old; a bucket that one of them cuts is split in proportion. */
 struct limit_work limit_work_in(const struct tf_limit_state *state, uint64_t from_ns, uint64_t to_ns);
 uint64_t limit_bucket_ns(const struct tf_limit_state *state, enum limit_work_kind kind, uint64_t bucket);
-
-#endif

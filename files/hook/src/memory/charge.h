@@ -1,7 +1,7 @@
 /* charge.h - what the memory hooks share: reserving on the current card, and finishing an allocation. */
-#ifndef TENFOLD_CHARGE_H
-#define TENFOLD_CHARGE_H
+#pragma once
 
+#include "driver/nested.h"
 #include "memory/pools.h"
 #include "memory/reservation.h"
 #include "slice/device.h"
@@ -25,6 +25,17 @@ static inline CUresult tf_reserve_here(const struct tf_cuda *cuda, uint64_t byte
     return result;
 }
 
+/* The driver's call with `bytes` reserved for it on the current card; declares `reservation` and `result`. What has no place for its answer, or is
+ * a call of the driver itself, goes to the driver as it is. */
+#define TF_CALL_CHARGED(symbol, has_place, bytes, arguments) \
+    if (!(has_place) || tf_is_nested()) \
+        return cuda->symbol arguments; \
+    struct tf_reservation reservation; \
+    CUresult result = tf_reserve_here(cuda, bytes, &reservation); \
+    if (result != CUDA_SUCCESS) \
+        return result; \
+    result = TF_NESTED(cuda->symbol arguments)
+
 /* After a driver's free: given back, or (it failed) as before. Returns the driver's result. */
 static inline CUresult tf_conclude_free(CUresult result, bool is_ours, const struct tf_entry *entry)
 {
@@ -34,5 +45,3 @@ static inline CUresult tf_conclude_free(CUresult result, bool is_ours, const str
         tf_memory_back(tf_container(), entry);
     return result;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* graphs.h - memory of graphs: what a node may take is checked when it is added, what a launch takes is charged. */
-#ifndef TENFOLD_GRAPHS_H
-#define TENFOLD_GRAPHS_H
+#pragma once
 
 #include "driver/driver.h"
 #include "slice/container.h"
@@ -21,5 +20,3 @@ CUresult tf_graphs_destroy(const struct tf_cuda *cuda, CUgraphExec executable);
 /* Launches an executable graph with room for its nodes reserved. `real` is the driver's function. */
 CUresult tf_graphs_launch(struct tf_container *container, const struct tf_cuda *cuda, CUresult (*real)(CUgraphExec, CUstream), CUgraphExec executable,
     CUstream stream);
-
-#endif

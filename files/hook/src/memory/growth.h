@@ -1,8 +1,7 @@
 /* growth.h - room for what a pool may grow by, around the driver's call; and for what its graphs map.
  *
  * Functions marked [lock] need tf_pools_lock(). */
-#ifndef TENFOLD_GROWTH_H
-#define TENFOLD_GROWTH_H
+#pragma once
 
 #include "memory/pools.h"
 #include "memory/reservation.h"
@@ -24,5 +23,3 @@ void tf_growth_graph_is_mapped(const struct tf_cuda *cuda, struct tf_pool *pool,
 /* [lock] After the driver's call: the reservation becomes the pool's charge as far as it grew, the rest is given back. false: it took more than
  * fits under the limit, and the reservation stands. */
 bool tf_growth_settle(const struct tf_cuda *cuda, struct tf_pool *pool, struct tf_reservation *reservation);
-
-#endif

@@ -195,14 +195,3 @@ static void forget(void)
 }
 
 TF_PART(.forget = forget);
-
-uint64_t tf_ledger_count(void)
-{
-    uint64_t entries = 0;
-    for (uint64_t index = 0; index < SHARDS; index++) {
-        struct shard *shard = lock_shard(index << 58);
-        entries += shard->entries;
-        tf_spin_release(&shard->lock);
-    }
-    return entries;
-}

@@ -2,8 +2,7 @@
  *
  * Contract: constant time however many blocks live; any thread; no malloc (a malloc that allocates on the GPU would recurse). A key that is
  *           not here was not charged by us, and the call about it is the driver's business alone. */
-#ifndef TENFOLD_LEDGER_H
-#define TENFOLD_LEDGER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -48,8 +47,3 @@ void tf_ledger_sweep(bool (*is_gone)(const struct tf_entry *entry, void *context
 
 /* Calls `visit` with every entry under the lock of its shard; it may change what is no part of where the entry stands: all but kind and key. */
 void tf_ledger_visit(void (*visit)(struct tf_entry *entry, void *context), void *context);
-
-/* Live entries of this process. */
-uint64_t tf_ledger_count(void);
-
-#endif

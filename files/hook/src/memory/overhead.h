@@ -7,8 +7,7 @@
  *           allocation, then with growing pauses; a program's call waits for a measurement only where it would be refused otherwise. Where NVML
  *           is missing or does not tell who we are, the reserve is all that is charged.
  * Next:     reservation.c calls before it charges and before it refuses, hooks/context.c when a context has ended. */
-#ifndef TENFOLD_OVERHEAD_H
-#define TENFOLD_OVERHEAD_H
+#pragma once
 
 #include "slice/container.h"
 
@@ -36,5 +35,3 @@ void tf_overhead_hurry(struct tf_container *container);
 
 /* The program uses managed memory, which NVML shows only where it is resident: from now on a low reading proves nothing. */
 void tf_overhead_managed(void);
-
-#endif

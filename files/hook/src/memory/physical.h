@@ -3,8 +3,7 @@
  * Contract: one is taken out before the driver is asked to undo it, and concluded after: then it is gone, or back. Handles of other
  *           processes are not ours, and nothing is done about them.
  * Next:     hooks/vmm.c counts, tiles.c maps tiles of arrays. */
-#ifndef TENFOLD_PHYSICAL_H
-#define TENFOLD_PHYSICAL_H
+#pragma once
 
 #include "abi/cuda.h"
 #include "memory/ledger.h"
@@ -25,5 +24,3 @@ bool tf_physical_count_up(CUmemGenericAllocationHandle handle, uint64_t unit);
  * not to be concluded. */
 bool tf_physical_count_down(CUmemGenericAllocationHandle handle, uint64_t unit, struct tf_recount *ret_request);
 void tf_physical_conclude(CUmemGenericAllocationHandle handle, uint64_t unit, struct tf_recount *request, bool is_done);
-
-#endif

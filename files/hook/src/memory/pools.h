@@ -3,8 +3,7 @@
  * Charged is what a pool reserves, not what is allocated from it. Growth can only be told by the size before and after a driver call, so those
  * calls are made with the table's lock held; pools shrink behind our back (at synchronisation), so sizes are asked again where it matters.
  * Functions marked [lock] need tf_pools_lock(). Next: growth.h, hooks/pool.c and graphs.c make the calls. */
-#ifndef TENFOLD_POOLS_H
-#define TENFOLD_POOLS_H
+#pragma once
 
 #include "driver/driver.h"
 #include "memory/ledger.h"
@@ -58,5 +57,3 @@ void tf_pools_refresh(struct tf_container *container, const struct tf_cuda *cuda
 
 /* Has this process ever used a pool? */
 bool tf_pools_are_any(void);
-
-#endif

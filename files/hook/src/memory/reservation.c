@@ -124,7 +124,7 @@ void tf_memory_undo(const struct tf_reservation *reservation)
         tf_account_release(reservation->container->state, reservation->container->slot, (uint32_t)reservation->gpu, reservation->bytes);
 }
 
-static void release(struct tf_container *container, const struct tf_entry *entry)
+void tf_memory_gone(struct tf_container *container, const struct tf_entry *entry)
 {
     if (entry->bytes)
         tf_account_release(container->state, container->slot, entry->gpu, entry->bytes);
@@ -139,21 +139,17 @@ CUresult tf_memory_keep(const struct tf_reservation *reservation, enum tf_kind k
     if (tf_ledger_add(&entry, &replaced) != 0)
         return CUDA_ERROR_OUT_OF_MEMORY;
     if (TF_UNLIKELY(replaced.kind))
-        release(reservation->container, &replaced);
+        tf_memory_gone(reservation->container, &replaced);
     return CUDA_SUCCESS;
 }
-
-bool tf_memory_take(enum tf_kind kind, uint64_t key, struct tf_entry *ret_entry) { return tf_ledger_take(kind, key, ret_entry); }
-
-void tf_memory_gone(struct tf_container *container, const struct tf_entry *entry) { release(container, entry); }
 
 void tf_memory_back(struct tf_container *container, const struct tf_entry *entry)
 {
     struct tf_entry replaced;
     if (tf_ledger_add(entry, &replaced) != 0)
-        release(container, entry); /* we lose sight of it rather than leak it */
+        tf_memory_gone(container, entry); /* we lose sight of it rather than leak it */
     else if (replaced.kind)
-        release(container, &replaced);
+        tf_memory_gone(container, &replaced);
 }
 
 /* What dead siblings held is free, and a program that only looks must see it: looked for now and then, and only if there are siblings. */

@@ -1,10 +1,9 @@
 /* reservation.h - reserving bytes of the slice around a driver call.
  *
  * The life of an allocation:   tf_memory_reserve(); the driver's call; tf_memory_keep() or, on failure, tf_memory_undo().
- * The life of a free:          tf_memory_take(); the driver's call; tf_memory_gone() or, on failure, tf_memory_back().
+ * The life of a free:          tf_ledger_take(); the driver's call; tf_memory_gone() or, on failure, tf_memory_back().
  * A free takes the entry before the driver frees, because the driver may hand the same address to another thread at once. */
-#ifndef TENFOLD_RESERVATION_H
-#define TENFOLD_RESERVATION_H
+#pragma once
 
 #include "abi/cuda.h"
 #include "memory/ledger.h"
@@ -39,11 +38,8 @@ CUresult tf_memory_keep(const struct tf_reservation *reservation, enum tf_kind k
 
 void tf_memory_undo(const struct tf_reservation *reservation);
 
-bool tf_memory_take(enum tf_kind kind, uint64_t key, struct tf_entry *ret_entry);
 void tf_memory_gone(struct tf_container *container, const struct tf_entry *entry);
 void tf_memory_back(struct tf_container *container, const struct tf_entry *entry);
 
 /* What the slice shows of a card: false when there is no limit to show. *ret_used_bytes never exceeds *ret_total_bytes. */
 bool tf_memory_view(struct tf_container *container, int gpu, uint64_t real_total_bytes, uint64_t *ret_total_bytes, uint64_t *ret_used_bytes);
-
-#endif

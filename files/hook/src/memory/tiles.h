@@ -1,6 +1,5 @@
 /* tiles.h - tiles of sparse arrays that are mapped to physical handles of ours. */
-#ifndef TENFOLD_TILES_H
-#define TENFOLD_TILES_H
+#pragma once
 
 #include "abi/cuda.h"
 
@@ -16,5 +15,3 @@ void tf_tiles_conclude(struct tf_tiles *tiles, bool is_done);
 
 /* The driver has mapped it. */
 void tf_tiles_map(const CUarrayMapInfo *info);
-
-#endif

@@ -3,8 +3,7 @@
  * Contract: lock-free between processes; never above the limit, not even for an instant; no system call in a thread's usual operation. 0 or
  *           negative errno. How a death is told apart: tenfold_region.h, "Tagged word".
  * Next:     slots.c gives a process its slot and calls account_reap() for dead ones. */
-#ifndef TENFOLD_ACCOUNT_H
-#define TENFOLD_ACCOUNT_H
+#pragma once
 
 #include "tenfold_region.h"
 
@@ -28,5 +27,3 @@ bool tf_account_is_quiet(const struct tenfold_state *state, uint32_t slot, uint3
 /* Completes or undoes what a dead process had in flight and gives back all that it held. The caller has made sure that the process is
  * dead and that nobody else reaps it (slots.c); it may itself die at any instruction and be replaced by another caller. */
 void tf_account_reap(struct tenfold_state *state, uint32_t slot);
-
-#endif

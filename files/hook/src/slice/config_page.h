@@ -2,8 +2,7 @@
  *
  * Contract: a reader gets a whole, checksummed copy or an error, however writers (page_writer.h) behave or die. 0 or negative errno;
  *           out-parameters are untouched on failure. */
-#ifndef TENFOLD_CONFIG_PAGE_H
-#define TENFOLD_CONFIG_PAGE_H
+#pragma once
 
 #include "tenfold_region.h"
 
@@ -29,5 +28,3 @@ bool tf_busy_read(const void *page, const unsigned char uuid[16], struct tenfold
 /* Reads the copy in force from a mapped (or read) page of TENFOLD_CONFIG_BYTES. -EPROTO: no page or another ABI (*ret_abi is set if it is a
  * page); -EBADMSG: both copies are damaged. */
 int tf_config_read(const void *page, struct tenfold_config_copy *ret_copy, uint32_t *ret_abi);
-
-#endif

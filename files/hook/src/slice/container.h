@@ -2,8 +2,7 @@
  *
  * Contract: tf_container() attaches on first use (any thread, also after fork) and never returns NULL. Limits are refreshed by
  *           tf_container_refresh(), one load when nothing changed. Nothing here runs in a process that never calls CUDA or NVML. */
-#ifndef TENFOLD_CONTAINER_H
-#define TENFOLD_CONTAINER_H
+#pragma once
 
 #include "slice/slice.h"
 
@@ -47,5 +46,3 @@ static inline void tf_container_refresh(struct tf_container *container)
 
 /* Number of a card in the state by its UUID bytes, or -1. */
 int tf_container_gpu(const struct tf_container *container, const unsigned char uuid[16]);
-
-#endif

@@ -1,6 +1,5 @@
 /* device.h - from what a call names (CUDA ordinal, current context, NVML handle) to the card's number in the state, always by UUID. */
-#ifndef TENFOLD_DEVICE_H
-#define TENFOLD_DEVICE_H
+#pragma once
 
 #include "driver/driver.h"
 #include "slice/container.h"
@@ -24,5 +23,3 @@ int tf_device_current(struct tf_container *container, const struct tf_cuda *cuda
 int tf_device_of_context(struct tf_container *container, const struct tf_cuda *cuda, CUcontext *ret_context); /* the current one, NULL: none */
 bool tf_device_ordinal(const struct tf_cuda *cuda, CUdevice *ret_device); /* of the current context */
 int tf_device_of_nvml(struct tf_container *container, const struct tf_nvml *nvml, nvmlDevice_t device);
-
-#endif

@@ -5,8 +5,7 @@
  * How:      a process that is alone on the card is us; else the one whose usage follows ours, when the program allocates by itself (passive) or
  *           when we take and give back a few blocks of odd sizes (a probe, see probe.h), which needs ample room.
  * Contract: for the helper thread alone, tf_driver_pid() for any. The pid is also in our slot, so that siblings know whose it is. */
-#ifndef TENFOLD_DRIVER_PID_H
-#define TENFOLD_DRIVER_PID_H
+#pragma once
 
 #include "slice/nvml_client.h"
 
@@ -21,5 +20,3 @@ bool tf_driver_pid_find(struct tf_container *container, const struct tf_cuda *cu
 
 /* It was the wrong one. */
 void tf_driver_pid_forget(struct tf_container *container);
-
-#endif

@@ -3,8 +3,7 @@
  * Contract: only the helper thread opens the library; any thread may ask once it is open. Every call of NVML by us is made between
  *           tf_nvml_enter() and tf_nvml_leave(): a fork of the program waits for the end of it, so that the child, which may use NVML itself,
  *           finds neither the loader's nor NVML's own locks taken by a thread that it does not have. */
-#ifndef TENFOLD_NVML_CLIENT_H
-#define TENFOLD_NVML_CLIENT_H
+#pragma once
 
 #include "driver/driver.h"
 #include "slice/container.h"
@@ -33,5 +32,3 @@ bool tf_nvml_list(struct tf_container *container, const struct tf_nvml *nvml, in
 
 /* Bytes of a process in a list. false: not in it. */
 bool tf_nvml_list_bytes(const struct tf_nvml_list *list, uint32_t pid, uint64_t *ret_bytes);
-
-#endif

@@ -4,8 +4,7 @@
  *           ended probe stays, so that whoever was refused sees that one has run meanwhile.
  * Contract: one probe on a card at a time. A refusal that met one is tried again after it. All waits are bounded, for the word belongs to the
  *           tenant, and a probe may die. */
-#ifndef TENFOLD_PROBE_H
-#define TENFOLD_PROBE_H
+#pragma once
 
 #include "tenfold_region.h"
 
@@ -31,5 +30,3 @@ uint64_t tf_probe_seen(const struct tenfold_state *state, uint32_t gpu);
 /* After an attempt that was refused: did a probe run meanwhile? If one runs still, waits for its end. A prober that died is waited for once; the
  * caller has to look for the dead before it tries again. */
 bool tf_probe_overlapped(const struct tenfold_state *state, uint32_t gpu, uint64_t seen);
-
-#endif

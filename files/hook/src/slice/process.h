@@ -1,8 +1,7 @@
 /* process.h - who a process is, and whether another one still lives.
  *
  * Contract: reads /proc with raw system calls, never blocks, keeps errno. Where /proc is not mounted, identity is the pid alone. */
-#ifndef TENFOLD_PROCESS_H
-#define TENFOLD_PROCESS_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -36,5 +35,3 @@ bool tf_process_mapping_key(const void *address, char ret_key[TF_MAPPING_KEY_CHA
 
 /* Has a living process certainly not mapped that file? false where its mappings cannot be read. Costs a walk over all its mappings. */
 bool tf_process_lacks_mapping(uint32_t pid, const char *key);
-
-#endif

@@ -1,8 +1,7 @@
 /* slice.h - what this process knows of its slice: limits in force, shared state, its slot in it.
  *
  * container.c and standalone.c fill it; the rest of the hook reads it. */
-#ifndef TENFOLD_SLICE_H
-#define TENFOLD_SLICE_H
+#pragma once
 
 #include "base/sync.h"
 #include "slice/process.h"
@@ -47,5 +46,3 @@ struct tf_container {
     struct tf_quota quotas[TENFOLD_GPUS_MAX];
     _Atomic uint64_t overhead_bytes[TENFOLD_GPUS_MAX]; /* what of our slot's usage the program has not allocated; overhead.c charges it */
 };
-
-#endif

@@ -2,8 +2,7 @@
  *
  * Contract: safe against SIGKILL at any instruction, PID reuse, and any number of processes attaching and reaping at once. Nothing waits
  *           for another process, but reaping: for one that reaps the same slot, and no longer than some 50 ms. */
-#ifndef TENFOLD_SLOTS_H
-#define TENFOLD_SLOTS_H
+#pragma once
 
 #include "slice/process.h"
 #include "tenfold_region.h"
@@ -24,5 +23,3 @@ bool tf_slots_claim(const struct tenfold_state *state, uint64_t driver_pid, uint
 
 /* Is the process of `slot` the only one of the container that uses CUDA? */
 bool tf_slots_is_only(const struct tenfold_state *state, uint32_t slot);
-
-#endif

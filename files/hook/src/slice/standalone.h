@@ -1,6 +1,5 @@
 /* standalone.h - limits from HAMi-core's environment variables, where no slice is mounted. */
-#ifndef TENFOLD_STANDALONE_H
-#define TENFOLD_STANDALONE_H
+#pragma once
 
 #include "slice/slice.h"
 
@@ -9,5 +8,3 @@ int tf_standalone_attach(struct tf_container *container);
 
 /* Cards are met one by one: the number in the state of the card that CUDA calls `ordinal`, with its quota taken; or -1. */
 int tf_standalone_gpu(struct tf_container *container, int ordinal, const unsigned char uuid[16]);
-
-#endif
