@@ -2,7 +2,7 @@
  *
  * Owns: walking the loader's list (dl_iterate_phdr) and the two hash table formats.
  * Why:  libdl is not in DT_NEEDED (an image that lacks it would lose every program), so dlsym itself has to be found by hand.
- * Next: resolve.c asks for the driver's and the loader's functions. */
+ * Next: driver.c and loader.c ask for the driver's and the loader's functions. */
 #include "driver/elf_object.h"
 
 #include <elf.h>

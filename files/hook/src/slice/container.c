@@ -4,8 +4,7 @@
  *          (tests, cuda_hook_verify); where neither is, HAMi-core's variables (standalone.c). A tenant can set variables but not
  *          remove the mounted folder, so the order matters.
  * Fork:    the mark lies in a page that the kernel empties in a child (MADV_WIPEONFORK, with an atfork handler for older kernels); a child
- *          attaches anew with its own slot and inherits no usage.
- *          All that keeps something of its process is told (parts.h).
+ *          attaches anew with its own slot and inherits no usage: all that keeps something of its process is told (parts.h).
  * Failure: a missing or damaged state, a newer ABI, a full table: the page's policy, one message, never exit().
  * Next:    slots.c gives the slot, config_page.c parses. */
 #include "slice/container.h"
