@@ -77,7 +77,7 @@ MUTATIONS = {
     ),
     "no view": (
         "hooks/view.c",
-        "        *bytes = total;",
+        "        *bytes = as(total);",
         "        *bytes += 0 * total;",
         r"device_total_bytes \(fresh\): expected 67108864, seen \d+",
     ),

@@ -120,26 +120,15 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESC
     CREATE(cuMipmappedArrayCreate, TF_KIND_MIPMAP, array_bytes(descriptor, levels), (array, descriptor, levels));
 }
 
-CUresult cuArrayDestroy(CUarray array)
-{
-    TF_ENTER(cuArrayDestroy);
-    struct tf_entry entry;
-    tf_container();
-    bool is_ours = !tf_is_nested() && tf_ledger_take(TF_KIND_ARRAY, (uint64_t)(uintptr_t)array, &entry);
-    struct tf_tiles *tiles = tf_is_nested() ? NULL : tf_tiles_take(array);
-    CUresult result = TF_NESTED(cuda->cuArrayDestroy(array));
-    tf_tiles_conclude(tiles, result == CUDA_SUCCESS);
-    return tf_conclude_free(result, is_ours, &entry);
-}
+#define DESTROY(symbol, kind) \
+    TF_ENTER(symbol); \
+    struct tf_entry entry; \
+    tf_container(); \
+    bool is_ours = !tf_is_nested() && tf_ledger_take(kind, (uint64_t)(uintptr_t)array, &entry); \
+    struct tf_tiles *tiles = tf_is_nested() ? NULL : tf_tiles_take(array); \
+    CUresult result = TF_NESTED(cuda->symbol(array)); \
+    tf_tiles_conclude(tiles, result == CUDA_SUCCESS); \
+    return tf_conclude_free(result, is_ours, &entry)
 
-CUresult cuMipmappedArrayDestroy(CUmipmappedArray array)
-{
-    TF_ENTER(cuMipmappedArrayDestroy);
-    struct tf_entry entry;
-    tf_container();
-    bool is_ours = !tf_is_nested() && tf_ledger_take(TF_KIND_MIPMAP, (uint64_t)(uintptr_t)array, &entry);
-    struct tf_tiles *tiles = tf_is_nested() ? NULL : tf_tiles_take(array);
-    CUresult result = TF_NESTED(cuda->cuMipmappedArrayDestroy(array));
-    tf_tiles_conclude(tiles, result == CUDA_SUCCESS);
-    return tf_conclude_free(result, is_ours, &entry);
-}
+CUresult cuArrayDestroy(CUarray array) { DESTROY(cuArrayDestroy, TF_KIND_ARRAY); }
+CUresult cuMipmappedArrayDestroy(CUmipmappedArray array) { DESTROY(cuMipmappedArrayDestroy, TF_KIND_MIPMAP); }

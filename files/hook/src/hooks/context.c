@@ -42,17 +42,12 @@ static CUresult destroy(const struct tf_cuda *cuda, CUresult (*real)(CUcontext),
     return result;
 }
 
-CUresult cuCtxDestroy(CUcontext context)
-{
-    TF_ENTER(cuCtxDestroy);
-    return destroy(cuda, cuda->cuCtxDestroy, context);
-}
+#define DESTROY(symbol) \
+    TF_ENTER(symbol); \
+    return destroy(cuda, cuda->symbol, context)
 
-CUresult cuCtxDestroy_v2(CUcontext context)
-{
-    TF_ENTER(cuCtxDestroy_v2);
-    return destroy(cuda, cuda->cuCtxDestroy_v2, context);
-}
+CUresult cuCtxDestroy(CUcontext context) { DESTROY(cuCtxDestroy); }
+CUresult cuCtxDestroy_v2(CUcontext context) { DESTROY(cuCtxDestroy_v2); }
 
 /* Of before CUDA 4: a context has users, and ends with the last. Where somebody has ever attached, who is the last is the driver's secret:
  * what the context had then stays charged until the process ends. */

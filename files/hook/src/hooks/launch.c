@@ -118,17 +118,12 @@ static CUresult launch_graph(const struct tf_cuda *cuda, CUresult (*real)(CUgrap
     return tf_launch_end(&launch, tf_graphs_launch(container, cuda, real, graph, stream));
 }
 
-CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream)
-{
-    TF_ENTER(cuGraphLaunch);
-    return launch_graph(cuda, cuda->cuGraphLaunch, graph, stream, false);
-}
+#define LAUNCH_GRAPH(symbol, per_thread) \
+    TF_ENTER(symbol); \
+    return launch_graph(cuda, cuda->symbol, graph, stream, per_thread)
 
-CUresult cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream)
-{
-    TF_ENTER(cuGraphLaunch_ptsz);
-    return launch_graph(cuda, cuda->cuGraphLaunch_ptsz, graph, stream, true);
-}
+CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream) { LAUNCH_GRAPH(cuGraphLaunch, false); }
+CUresult cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream) { LAUNCH_GRAPH(cuGraphLaunch_ptsz, true); }
 
 /* A program that never captures never pays for asking. */
 #define CAPTURE(symbol, arguments) \

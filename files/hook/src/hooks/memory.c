@@ -9,7 +9,7 @@
 #include "memory/overhead.h"
 #include "memory/pools.h"
 
-/* After the driver's answer: into the ledger, or everything back. `free_it` undoes the driver's part. */
+/* After the driver's answer: into the ledger, or everything back. */
 static CUresult conclude(const struct tf_cuda *cuda, CUresult result, const struct tf_reservation *reservation, CUdeviceptr pointer)
 {
     if (result != CUDA_SUCCESS) {
@@ -24,19 +24,13 @@ static CUresult conclude(const struct tf_cuda *cuda, CUresult result, const stru
     return result;
 }
 
-CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes)
-{
-    TF_ENTER(cuMemAlloc_v2);
-    TF_CALL_CHARGED(cuMemAlloc_v2, pointer, tf_memory_rounded(bytes), (pointer, bytes));
-    return conclude(cuda, result, &reservation, result == CUDA_SUCCESS ? *pointer : 0);
-}
+#define ALLOCATE(symbol) \
+    TF_ENTER(symbol); \
+    TF_CALL_CHARGED(symbol, pointer, tf_memory_rounded(bytes), (pointer, bytes)); \
+    return conclude(cuda, result, &reservation, result == CUDA_SUCCESS ? *pointer : 0)
 
-CUresult cuMemAlloc(CUdeviceptr_v1 *pointer, unsigned int bytes)
-{
-    TF_ENTER(cuMemAlloc);
-    TF_CALL_CHARGED(cuMemAlloc, pointer, tf_memory_rounded(bytes), (pointer, bytes));
-    return conclude(cuda, result, &reservation, result == CUDA_SUCCESS ? *pointer : 0);
-}
+CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) { ALLOCATE(cuMemAlloc_v2); }
+CUresult cuMemAlloc(CUdeviceptr_v1 *pointer, unsigned int bytes) { ALLOCATE(cuMemAlloc); }
 
 CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned int flags)
 {
@@ -62,32 +56,23 @@ static uint64_t pitched_bytes(uint64_t pitch_bytes, uint64_t rows)
 
 static uint64_t guessed_pitch(uint64_t width_bytes) { return width_bytes > UINT64_MAX - 511 ? UINT64_MAX : (width_bytes + 511) / 512 * 512; }
 
-static CUresult conclude_pitched(const struct tf_cuda *cuda, CUresult result, struct tf_reservation *reservation, CUdeviceptr pointer,
-    uint64_t pitch_bytes, uint64_t rows)
-{
-    if (result == CUDA_SUCCESS && tf_memory_adjust(reservation, pitched_bytes(pitch_bytes, rows)) != CUDA_SUCCESS) {
-        cuda->cuMemFree_v2(pointer);
-        result = CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    return conclude(cuda, result, reservation, pointer);
-}
+#define ALLOCATE_PITCHED(symbol) \
+    TF_ENTER(symbol); \
+    TF_CALL_CHARGED(symbol, pointer && pitch, pitched_bytes(guessed_pitch(width_bytes), height), (pointer, pitch, width_bytes, height, element_bytes)); \
+    if (result == CUDA_SUCCESS && tf_memory_adjust(&reservation, pitched_bytes(*pitch, height)) != CUDA_SUCCESS) { \
+        cuda->cuMemFree_v2(*pointer); \
+        result = CUDA_ERROR_OUT_OF_MEMORY; \
+    } \
+    return conclude(cuda, result, &reservation, result == CUDA_SUCCESS ? *pointer : 0)
 
 CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width_bytes, size_t height, unsigned int element_bytes)
 {
-    TF_ENTER(cuMemAllocPitch_v2);
-    TF_CALL_CHARGED(cuMemAllocPitch_v2, pointer && pitch, pitched_bytes(guessed_pitch(width_bytes), height),
-        (pointer, pitch, width_bytes, height, element_bytes));
-    bool is_there = result == CUDA_SUCCESS;
-    return conclude_pitched(cuda, result, &reservation, is_there ? *pointer : 0, is_there ? *pitch : 0, height);
+    ALLOCATE_PITCHED(cuMemAllocPitch_v2);
 }
 
 CUresult cuMemAllocPitch(CUdeviceptr_v1 *pointer, unsigned int *pitch, unsigned int width_bytes, unsigned int height, unsigned int element_bytes)
 {
-    TF_ENTER(cuMemAllocPitch);
-    TF_CALL_CHARGED(cuMemAllocPitch, pointer && pitch, pitched_bytes(guessed_pitch(width_bytes), height),
-        (pointer, pitch, width_bytes, height, element_bytes));
-    bool is_there = result == CUDA_SUCCESS;
-    return conclude_pitched(cuda, result, &reservation, is_there ? *pointer : 0, is_there ? *pitch : 0, height);
+    ALLOCATE_PITCHED(cuMemAllocPitch);
 }
 
 CUresult cuMemFree_v2(CUdeviceptr pointer)

@@ -153,17 +153,12 @@ static CUresult free_async(CUresult (*real)(CUdeviceptr, CUstream), CUdeviceptr 
     return tf_conclude_free(result, is_plain, &plain);
 }
 
-CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream)
-{
-    TF_ENTER(cuMemFreeAsync);
-    return free_async(cuda->cuMemFreeAsync, pointer, stream);
-}
+#define FREE(symbol) \
+    TF_ENTER(symbol); \
+    return free_async(cuda->symbol, pointer, stream)
 
-CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream)
-{
-    TF_ENTER(cuMemFreeAsync_ptsz);
-    return free_async(cuda->cuMemFreeAsync_ptsz, pointer, stream);
-}
+CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) { FREE(cuMemFreeAsync); }
+CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream) { FREE(cuMemFreeAsync_ptsz); }
 
 /* --- pools themselves ------------------------------------------------------------------------------------------------------------- */
 

@@ -22,89 +22,61 @@ static bool view_of_current(const struct tf_cuda *cuda, uint64_t real_total_byte
     return tf_memory_view(container, gpu, real_total_bytes, ret_total_bytes, ret_used_bytes);
 }
 
-CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
-{
-    TF_ENTER(cuMemGetInfo_v2);
-    CUresult result = cuda->cuMemGetInfo_v2(free_bytes, total_bytes);
-    uint64_t total, used;
-    if (result == CUDA_SUCCESS && view_of_current(cuda, total_bytes ? *total_bytes : UINT64_MAX, &total, &used)) {
-        if (free_bytes)
-            *free_bytes = total - used;
-        if (total_bytes)
-            *total_bytes = total;
-    }
-    return result;
-}
-
+/* The driver's older entry points know 32 bits. */
 static unsigned int saturated(uint64_t bytes) { return bytes < UINT_MAX ? (unsigned int)bytes : UINT_MAX; }
 
-CUresult cuMemGetInfo(unsigned int *free_bytes, unsigned int *total_bytes)
-{
-    TF_ENTER(cuMemGetInfo);
-    CUresult result = cuda->cuMemGetInfo(free_bytes, total_bytes);
-    uint64_t total, used;
-    if (result == CUDA_SUCCESS && view_of_current(cuda, UINT64_MAX, &total, &used)) {
-        if (free_bytes)
-            *free_bytes = saturated(total - used);
-        if (total_bytes)
-            *total_bytes = saturated(total);
+#define SHOW_CURRENT(symbol, real_total_bytes, as) \
+    TF_ENTER(symbol); \
+    CUresult result = cuda->symbol(free_bytes, total_bytes); \
+    uint64_t total, used; \
+    if (result == CUDA_SUCCESS && view_of_current(cuda, real_total_bytes, &total, &used)) { \
+        if (free_bytes) \
+            *free_bytes = as(total - used); \
+        if (total_bytes) \
+            *total_bytes = as(total); \
+    } \
+    return result
+
+CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) { SHOW_CURRENT(cuMemGetInfo_v2, total_bytes ? *total_bytes : UINT64_MAX, (size_t)); }
+CUresult cuMemGetInfo(unsigned int *free_bytes, unsigned int *total_bytes) { SHOW_CURRENT(cuMemGetInfo, UINT64_MAX, saturated); }
+
+#define SHOW_TOTAL(symbol, real_total_bytes, as) \
+    TF_ENTER(symbol); \
+    CUresult result = cuda->symbol(bytes, device); \
+    struct tf_container *container = tf_container(); \
+    uint64_t total, used; \
+    if (result == CUDA_SUCCESS && bytes \
+        && tf_memory_view(container, tf_device_of_ordinal(container, cuda, device), real_total_bytes, &total, &used)) \
+        *bytes = as(total); \
+    return result
+
+CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) { SHOW_TOTAL(cuDeviceTotalMem_v2, *bytes, (size_t)); }
+CUresult cuDeviceTotalMem(unsigned int *bytes, CUdevice device) { SHOW_TOTAL(cuDeviceTotalMem, UINT64_MAX, saturated); }
+
+#define SHOW_BY_NVML(symbol, is_known) \
+    TF_ENTER_NVML(symbol); \
+    nvmlReturn_t result = nvml->symbol(device, memory); \
+    struct tf_container *container = tf_container(); \
+    uint64_t total, used; \
+    bool is_ours = result == NVML_SUCCESS && memory && (is_known) \
+        && tf_memory_view(container, tf_device_of_nvml(container, nvml, device), memory->total, &total, &used); \
+    if (is_ours) { \
+        memory->total = total; \
+        memory->used = used; \
+        memory->free = total - used; \
     }
-    return result;
-}
-
-CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
-{
-    TF_ENTER(cuDeviceTotalMem_v2);
-    CUresult result = cuda->cuDeviceTotalMem_v2(bytes, device);
-    struct tf_container *container = tf_container();
-    uint64_t total, used;
-    if (result == CUDA_SUCCESS && bytes
-        && tf_memory_view(container, tf_device_of_ordinal(container, cuda, device), *bytes, &total, &used))
-        *bytes = total;
-    return result;
-}
-
-CUresult cuDeviceTotalMem(unsigned int *bytes, CUdevice device)
-{
-    TF_ENTER(cuDeviceTotalMem);
-    CUresult result = cuda->cuDeviceTotalMem(bytes, device);
-    struct tf_container *container = tf_container();
-    uint64_t total, used;
-    if (result == CUDA_SUCCESS && bytes
-        && tf_memory_view(container, tf_device_of_ordinal(container, cuda, device), UINT64_MAX, &total, &used))
-        *bytes = saturated(total);
-    return result;
-}
 
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
 {
-    TF_ENTER_NVML(nvmlDeviceGetMemoryInfo);
-    nvmlReturn_t result = nvml->nvmlDeviceGetMemoryInfo(device, memory);
-    struct tf_container *container = tf_container();
-    uint64_t total, used;
-    if (result == NVML_SUCCESS && memory
-        && tf_memory_view(container, tf_device_of_nvml(container, nvml, device), memory->total, &total, &used)) {
-        memory->total = total;
-        memory->used = used;
-        memory->free = total - used;
-    }
+    SHOW_BY_NVML(nvmlDeviceGetMemoryInfo, true);
     return result;
 }
 
 nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory)
 {
-    TF_ENTER_NVML(nvmlDeviceGetMemoryInfo_v2);
-    nvmlReturn_t result = nvml->nvmlDeviceGetMemoryInfo_v2(device, memory);
-    struct tf_container *container = tf_container();
-    uint64_t total, used;
-    /* a later version of the struct is not ours to touch */
-    if (result == NVML_SUCCESS && memory && memory->version == (unsigned int)NVML_MEMORY_V2
-        && tf_memory_view(container, tf_device_of_nvml(container, nvml, device), memory->total, &total, &used)) {
-        memory->total = total;
+    SHOW_BY_NVML(nvmlDeviceGetMemoryInfo_v2, memory->version == (unsigned int)NVML_MEMORY_V2); /* a later struct is not ours to touch */
+    if (is_ours)
         memory->reserved = 0;
-        memory->used = used;
-        memory->free = total - used;
-    }
     return result;
 }
 

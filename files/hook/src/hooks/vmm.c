@@ -169,14 +169,9 @@ static CUresult map_tiles(CUresult (*real)(CUarrayMapInfo *, unsigned int, CUstr
     return result;
 }
 
-CUresult cuMemMapArrayAsync(CUarrayMapInfo *list, unsigned int count, CUstream stream)
-{
-    TF_ENTER(cuMemMapArrayAsync);
-    return map_tiles(cuda->cuMemMapArrayAsync, list, count, stream);
-}
+#define MAP_TILES(symbol) \
+    TF_ENTER(symbol); \
+    return map_tiles(cuda->symbol, list, count, stream)
 
-CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo *list, unsigned int count, CUstream stream)
-{
-    TF_ENTER(cuMemMapArrayAsync_ptsz);
-    return map_tiles(cuda->cuMemMapArrayAsync_ptsz, list, count, stream);
-}
+CUresult cuMemMapArrayAsync(CUarrayMapInfo *list, unsigned int count, CUstream stream) { MAP_TILES(cuMemMapArrayAsync); }
+CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo *list, unsigned int count, CUstream stream) { MAP_TILES(cuMemMapArrayAsync_ptsz); }
