@@ -1,4 +1,5 @@
 #!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
 """What a cluster role must know before it changes anything: the server answers, its version, its nodes, its Volcano."""
 
 from __future__ import annotations
@@ -6,17 +7,12 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: cluster_facts
 short_description: Read what Tenfold's cluster roles decide on
+version_added: 0.1.0
 description:
   - Reads only. Fails with one clear sentence when the API server is not there, is too old, or does not know a node of the inventory.
-requirements: [kubernetes >= 31]
+author: Tenfold contributors (@tenfold)
+extends_documentation_fragment: [tenfold.vgpu.attributes.reads, tenfold.vgpu.cluster]
 options:
-  kubeconfig:
-    description: Kubeconfig of a cluster administrator, on the host that runs the task. Empty means the client's own default.
-    type: str
-    default: ''
-  context:
-    description: Context of the kubeconfig. Default is its current one.
-    type: str
   kubernetes_minimum:
     description: Oldest server version that is accepted, for example V(1.29).
     type: str
@@ -65,9 +61,6 @@ options:
   annotation:
     description: Annotation of nodes whose values are returned as RV(annotation_values).
     type: str
-attributes:
-  check_mode: {support: full}
-  diff_mode: {support: none}
 """
 
 EXAMPLES = r"""

@@ -1,4 +1,5 @@
 #!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
 """Writes objects as one YAML file, for people whose cluster is fed from a repository."""
 
 from __future__ import annotations
@@ -6,9 +7,12 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: cluster_manifests
 short_description: Write a list of Kubernetes objects as a YAML file
+version_added: 0.1.0
 description:
   - The same list always gives the same text, in an order in which it can be applied. The folder is made where it is missing.
 requirements: [PyYAML]
+author: Tenfold contributors (@tenfold)
+extends_documentation_fragment: [tenfold.vgpu.attributes, tenfold.vgpu.cluster.documents]
 options:
   path:
     description: The file.
@@ -19,18 +23,6 @@ options:
     type: str
     choices: [present, absent]
     default: present
-  documents:
-    description: The objects.
-    type: list
-    elements: dict
-    default: []
-  labels:
-    description: Labels that every document gets (pod templates do not).
-    type: dict
-    default: {}
-attributes:
-  check_mode: {support: full}
-  diff_mode: {support: full}
 """
 
 EXAMPLES = r"""

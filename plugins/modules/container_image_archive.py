@@ -1,4 +1,5 @@
 #!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
 """The node's half of the action container_image_archive: asks containerd for an image, and imports an archive that lies on the node."""
 
 from __future__ import annotations
@@ -6,11 +7,14 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: container_image_archive
 short_description: Have an image of an archive in a node's containerd
+version_added: 0.1.0
 description:
   - Imports an image from an OCI archive on the controller where the node's containerd does not have this very image. The archive is read on
     the controller; it travels to the node only if it is needed there.
   - Runs as an action plugin; the module of the same name is its half on the node.
 requirements: [ctr of containerd >= 1.7 on the node]
+author: Tenfold contributors (@tenfold)
+extends_documentation_fragment: [tenfold.vgpu.attributes, tenfold.vgpu.attributes.action]
 options:
   image:
     description: Full name of the image, with registry and tag, as pods name it.
@@ -38,9 +42,6 @@ options:
   remote_archive:
     description: Where the archive lies on the node, if it does. Set by the action plugin.
     type: path
-attributes:
-  check_mode: {support: full}
-  diff_mode: {support: full}
 """
 
 EXAMPLES = r"""
@@ -128,7 +129,8 @@ def main() -> None:
     """Asks, imports if the archive is here, reports."""
     module = AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True)
     if not module.params["digest"]:
-        module.fail_json(msg="container_image_archive runs as an action plugin; set action_plugins = plugins/action in ansible.cfg")
+        msg = "digest is empty: this module is one half of an action plugin; call it by its full name, tenfold.vgpu.container_image_archive"
+        module.fail_json(msg=msg)
     try:
         answer = ensure(module.params, module.check_mode)
     except CtrError as error:

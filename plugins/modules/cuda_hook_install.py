@@ -1,4 +1,5 @@
 #!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
 """The node's half of installing the hook: look, unpack, switch, clean up. The action cuda_hook_install brings the files."""
 
 from __future__ import annotations
@@ -6,6 +7,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: cuda_hook_install
 short_description: Install versions of the CUDA hook side by side, and switch between them
+version_added: 0.1.0
 description:
   - A version lives in an immutable folder C(<root>/hook/<version>). A new version is a new folder; C(<root>/hook/current) is switched by
     an atomic rename and only matters to containers that start afterwards.
@@ -13,6 +15,8 @@ description:
     files mounted, or while a CDI specification names it.
   - C(/run/tenfold) is a tmpfs of its own, bounded in bytes and inodes, set up by a systemd mount unit.
   - It is an action with a module of the same name. The action brings the files of O(source) to the node if they are missing there.
+author: Tenfold contributors (@tenfold)
+extends_documentation_fragment: [tenfold.vgpu.attributes, tenfold.vgpu.attributes.action]
 options:
   state:
     description:
@@ -58,8 +62,6 @@ options:
   archive:
     description: Set by the action. Tar archive of the version's files on the node.
     type: path
-author:
-  - Tenfold contributors
 """
 
 EXAMPLES = r"""

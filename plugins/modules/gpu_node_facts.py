@@ -1,4 +1,5 @@
 #!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
 """Ask a GPU node, once and read-only, everything that roles decide by; let it fail alone where it cannot carry slices."""
 
 from __future__ import annotations
@@ -6,11 +7,14 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: gpu_node_facts
 short_description: Read driver, cards, container engines and kubelet of a GPU node
+version_added: 0.1.0
 description:
   - Asks a node in one task what the roles decide by, and changes nothing. What is absent is reported as null, not as a failure.
   - Judges driver and cards by the floors of the product (driver gate, floor of each card model, compute mode, MIG mode).
   - With O(required=true) a node that cannot carry slices fails, with every reason and what to do; other nodes go on.
   - Runs on the node's Python, 3.8 or newer, without any package.
+author: Tenfold contributors (@tenfold)
+extends_documentation_fragment: [tenfold.vgpu.attributes.reads]
 options:
   card:
     description:
@@ -29,15 +33,6 @@ options:
     description: How long one command, such as C(nvidia-smi), may take before it counts as unanswered. A sick card can hang it.
     type: int
     default: 60
-attributes:
-  check_mode:
-    description: Reads only, so check mode does the same.
-    support: full
-  diff_mode:
-    description: Changes nothing, so there is no diff.
-    support: none
-author:
-  - Tenfold contributors
 """
 
 EXAMPLES = r"""

@@ -1,4 +1,5 @@
 #!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
 """The node's half of a merge: read a file, try a text on it, replace it. What the text is was decided by the action node_config."""
 
 from __future__ import annotations
@@ -6,9 +7,18 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: node_config_file
 short_description: Read a configuration file, try a new text for it, or replace it
+version_added: 0.1.0
 description:
-  - The node's half of M(node_config), which calls it; a role does not.
+  - The node's half of M(tenfold.vgpu.node_config), which calls it; a role does not.
   - A text replaces a file only if the file is still the one that was read, and only after the probe accepted the text.
+author: Tenfold contributors (@tenfold)
+extends_documentation_fragment: [tenfold.vgpu.attributes]
+attributes:
+  check_mode:
+    description: With O(step=write), changes nothing.
+  diff_mode:
+    description: The action shows the diff.
+    support: none
 options:
   path:
     description: The file. A symbolic link is followed, the link itself stays.
@@ -45,8 +55,6 @@ options:
     description: Mode of a file that did not exist before.
     type: str
     default: "0644"
-author:
-  - Tenfold contributors
 """
 
 EXAMPLES = r"""

@@ -1,4 +1,5 @@
 #!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
 """The node's CDI specification of its cards, as NVIDIA's toolkit generates it."""
 
 from __future__ import annotations
@@ -6,12 +7,15 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: nvidia_cdi_specification
 short_description: Keep the CDI specification of a node's NVIDIA cards up to date
+version_added: 0.1.0
 description:
   - Runs C(nvidia-ctk cdi generate) and replaces the specification if its content changed. Tenfold's device plugin takes a card's
     device nodes, libraries and hooks from it.
   - A file that was there before is recorded, and O(state=absent) gives it back.
   - Device numbers can change with a reboot, so a unit C(tenfold-cdi-refresh.service) generates again at boot (O(refresh_at_boot)).
   - Check mode generates too, since that writes nothing, and so predicts a run exactly.
+author: Tenfold contributors (@tenfold)
+extends_documentation_fragment: [tenfold.vgpu.attributes]
 options:
   path:
     description: The specification. Its folder must be one that the container engine reads.
@@ -38,8 +42,6 @@ options:
   minimum_version:
     description: Least version of the toolkit; an older one is a failure.
     type: str
-author:
-  - Tenfold contributors
 """
 
 EXAMPLES = r"""

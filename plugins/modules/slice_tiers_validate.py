@@ -1,4 +1,5 @@
 #!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
 """Prove a tier file over a fleet of cards before any host is touched."""
 
 from __future__ import annotations
@@ -6,12 +7,15 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: slice_tiers_validate
 short_description: Validate slice tiers and prove the required mixes over a fleet of cards
+version_added: 0.1.0
 description:
   - Checks a catalogue of tiers and proves, with the scheduler's own rule, which mixes of slices share one card.
   - Works from values alone and touches no host. Run it once on the controller for the whole fleet, not once for each host.
   - Fails with every problem at once, each with the variable's path and the arithmetic.
   - A required mix must fit at least one kind of card in the fleet. Kinds on which it does not fit are warned about, with how many
     slices fit there and why.
+author: Tenfold contributors (@tenfold)
+extends_documentation_fragment: [tenfold.vgpu.attributes.reads]
 options:
   catalogue:
     description:
@@ -76,15 +80,6 @@ options:
     description: Whether a required mix must fit every kind of card whose pool offers its tiers, not only one.
     type: bool
     default: false
-attributes:
-  check_mode:
-    description: Computes only, so check mode does the same.
-    support: full
-  diff_mode:
-    description: Changes nothing, so there is no diff.
-    support: none
-author:
-  - Tenfold contributors
 """
 
 EXAMPLES = r"""

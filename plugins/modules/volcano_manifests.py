@@ -1,4 +1,5 @@
 #!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
 """Renders Volcano's own chart with the helm binary and sorts what comes out by the part that each object plays."""
 
 from __future__ import annotations
@@ -6,11 +7,14 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: volcano_manifests
 short_description: Render Volcano's chart into objects
+version_added: 0.1.0
 description:
-  - Runs C(helm template), which needs no cluster. Applying the objects is M(cluster_objects)'s task, the scheduler's ConfigMap that of
-    M(volcano_scheduler_config).
+  - Runs C(helm template), which needs no cluster. Applying the objects is the task of M(tenfold.vgpu.cluster_objects), the scheduler's
+    ConfigMap that of M(tenfold.vgpu.volcano_scheduler_config).
   - Writes nothing.
 requirements: [helm >= 3.8, PyYAML]
+author: Tenfold contributors (@tenfold)
+extends_documentation_fragment: [tenfold.vgpu.attributes.reads]
 options:
   helm_binary:
     description: Path or name of the helm binary.
@@ -42,9 +46,6 @@ options:
   kubernetes_version:
     description: Version of the API server that the chart is rendered for.
     type: str
-attributes:
-  check_mode: {support: full}
-  diff_mode: {support: none}
 """
 
 EXAMPLES = r"""

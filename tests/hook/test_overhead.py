@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import region
 
+from tests import ROOT
 from tests.hook import scripts, workshop
 from tests.hook.workshop import MIB, Machine, Slot
 
@@ -403,7 +404,7 @@ say(codes=[os.waitpid(child, 0)[1] >> 8 for child in codes])
         assert seen == {"codes": [1] * 40}
 
     def test_threads_that_fork_at_once_do_not_keep_the_lock_of_nvml(self, slot: Slot) -> None:
-        program = workshop.compile_program("forks", link=[str(workshop.ROOT / "tests/hook/common/cuda_api.c")])
+        program = workshop.compile_program("forks", link=[str(ROOT / "tests/hook/common/cuda_api.c")])
         process = slot.start([str(program), "6", "150"])
         assert process.stdout is not None
         assert process.stdout.readline() == "forked\n", process.communicate()[1]

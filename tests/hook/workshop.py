@@ -21,7 +21,8 @@ from typing import Any, Sequence
 
 from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import region
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests import ROOT
+
 HOOK_SOURCE = ROOT / "files" / "hook"
 SIMULATOR = ROOT / "tests" / "simulator"
 PROGRAMS = Path(__file__).resolve().parent / "c"

@@ -2,7 +2,7 @@
  *
  * Owns:     every offset of `config` (written by the host alone, read-only in the container) and `state` (written by the
  *           container's processes; the host reads it with pread and believes nothing).
- * Mirror:   plugins/module_utils/tenfold/region.py; tests/unit/test_region.py compiles this header and compares each offset.
+ * Mirror:   plugins/module_utils/tenfold/region.py; tests/unit/domain/test_region.py compiles this header and compares each offset.
  * Next:     files/hook/src/slice/config_page.c reads pages, host/page_writer.c writes them, slots.c and account.c own the state, limiter/ owns the
  *           limiter bytes.
  *

@@ -1,7 +1,7 @@
 """The two files of a slot, as the host sees them: the configuration page it writes and the state it reads.
 
-Owns the Python mirror of ``files/hook/include/tenfold_region.h`` (the C header is the truth; tests/unit/test_region.py compares every
-offset). Who gets which quota is ``tiers``' task; slot names, CDI files and persistence are the device plugin's.
+Owns the Python mirror of ``files/hook/include/tenfold_region.h`` (the C header is the truth; tests/unit/domain/test_region.py compares
+every offset). Who gets which quota is ``tiers``' task; slot names, CDI files and persistence are the device plugin's.
 
 The page has two checksummed copies and an active index: a writer that dies leaves the last good copy in force. Pages are written by the
 hook's own C function (``page_writer``) and read here without it, because a reader must also work inside a slice. The state belongs to

@@ -111,7 +111,8 @@ def _scheduler(deployment: Document, pod_spec: Document, container: Document, pa
 def require_supported(version: str, minimum: str, where: str) -> None:
     """Errors: ClusterError when *version* is older than *minimum* (both 'a.b.c'), or states no version."""
     have, need = parse_version(version), parse_version(minimum)
-    assert need is not None, minimum
+    if need is None:
+        raise ValueError(f"'{minimum}' is no version")
     if have is None:
         raise ClusterError(
             f"Volcano at {where} does not state its version; set volcano_installed_version to what it is (at least {minimum} is needed)"

@@ -1,0 +1,139 @@
+"""Clean-up of slots: the dead go after the grace time, the living never."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tenfold_device_plugin._domain import region
+from tests.unit.device_plugin.bench import CARD_B, MIB, Bench, pod
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    made = Bench()
+    yield made
+    made.close()
+
+
+def files(bench: Bench, slot: str) -> list[Path]:
+    places = [bench.settings.cdi_dir / f"tenfold-{slot}.json", bench.settings.slots_dir / slot]
+    return [path for path in places if path.exists()]
+
+
+def collect(bench: Bench) -> list[str]:
+    """Two looks, one grace time apart."""
+    bench.until_seen()
+    bench.plugin.collector.collect()
+    bench.clock.advance(bench.settings.slot_grace_seconds)
+    return bench.plugin.collector.collect()
+
+
+class TestTheDead:
+    def test_lose_their_files_and_their_record(self, bench: Bench) -> None:
+        bench.start()
+        found = pod("one")
+        created = bench.run(found)
+        bench.end(found)
+        assert collect(bench) == [created.slot]
+        assert files(bench, created.slot) == [] and created.slot not in bench.plugin.binder.ledger.slots
+
+    def test_are_kept_for_the_grace_time(self, bench: Bench) -> None:
+        bench.start()
+        found = pod("one")
+        created = bench.run(found)
+        bench.end(found)
+        bench.until_seen()
+        assert bench.plugin.collector.collect() == [] and len(files(bench, created.slot)) == 2
+
+    def test_include_slots_that_were_allocated_and_never_started(self, bench: Bench) -> None:
+        bench.start()
+        found = pod("one")
+        bench.bind(found)
+        bench.kubelet.admit(found)
+        (slot,) = bench.plugin.binder.ledger.slots
+        assert collect(bench) == []
+        bench.end(found)
+        assert collect(bench) == [slot]
+
+    def test_include_files_that_nobody_remembers(self, bench: Bench) -> None:
+        bench.start()
+        stray = "f" * 32
+        bench.plugin.binder.parts.cdi_folder.write(stray, {})
+        bench.plugin.collector.collect()
+        assert files(bench, stray) == []
+
+    def test_free_their_share_at_once(self, bench: Bench) -> None:
+        bench.start()
+        found = pod("one", "xlarge")
+        bench.run(found)
+        bench.end(found)
+        bench.settle()
+        assert bench.plugin.binder.ledger.bookings == {}
+
+
+class TestTheLiving:
+    def test_are_never_touched(self, bench: Bench) -> None:
+        bench.start()
+        created = bench.run(pod("one"))
+        waiting = pod("waiting", card=CARD_B)
+        bench.bind(waiting)
+        bench.kubelet.admit(waiting)
+        for _ in range(3):
+            assert collect(bench) == []
+        assert len(files(bench, created.slot)) == 2 and len(bench.plugin.binder.ledger.slots) == 2
+
+    def test_survive_a_kubelet_that_does_not_answer(self, bench: Bench) -> None:
+        bench.start()
+        waiting = pod("waiting")
+        bench.bind(waiting)
+        bench.kubelet.admit(waiting)
+        bench.kubelet.stop_serving()
+        assert collect(bench) == []
+
+    def test_survive_a_plugin_that_does_not_know_the_pods_yet(self, bench: Bench) -> None:
+        bench.start()
+        bench.run(pod("one"))
+        bench.plugin.binder.synced = False
+        assert bench.plugin.collector.collect() == []
+
+    def test_keep_files_that_a_damaged_ledger_has_forgotten(self, bench: Bench) -> None:
+        bench.start()
+        created = bench.run(pod("one"))
+        bench.plugin.binder.ledger.remove(slots=[created.slot])
+        bench.plugin.binder.ledger.recovered_from = "the ledger was damaged"
+        assert collect(bench) == [] and len(files(bench, created.slot)) == 2
+
+    def test_come_back_from_the_dead_list_when_the_watch_had_a_gap(self, bench: Bench) -> None:
+        bench.start()
+        found = pod("one")
+        created = bench.run(found)
+        bench.settle()
+        shown = bench.plugin.binder.pods.pop(found["metadata"]["uid"])
+        bench.plugin.collector.collect()
+        bench.plugin.binder.pods[found["metadata"]["uid"]] = shown
+        assert collect(bench) == [] and len(files(bench, created.slot)) == 2
+
+
+class TestAStateThatItsContainerLengthened:
+    def test_is_cut_back_with_an_event_and_keeps_its_numbers(self, bench: Bench) -> None:
+        bench.start()
+        created = bench.run(pod("greedy"))
+        bench.spend(created.slot, 5 * MIB)
+        path = bench.settings.slots_dir / created.slot / "state"
+        with open(path, "ab") as stream:
+            stream.write(bytes(MIB))
+        bench.plugin.collector.collect()
+        assert path.stat().st_size == region.STATE_BYTES
+        assert region.read_state(path.parent).gpus[0].used_bytes == 5 * MIB
+        bench.plugin.reporter.flush()
+        assert f"by {MIB} bytes; cut back" in bench.cluster.events[-1]["message"]
+
+    def test_of_the_right_size_is_left_alone(self, bench: Bench) -> None:
+        bench.start()
+        bench.run(pod("one"))
+        bench.plugin.collector.collect()
+        bench.plugin.reporter.flush()
+        assert bench.cluster.events == []
