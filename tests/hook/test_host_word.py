@@ -319,6 +319,6 @@ def test_where_the_host_tells_nvml_is_not_even_loaded(make_slot: Callable[..., S
 def test_the_reader_takes_whole_words_and_nothing_else() -> None:
     """Under AddressSanitizer and UndefinedBehaviorSanitizer, from pages of every kind of damage."""
     flags = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-    program = workshop.compile_program("busy_reader", hook_sources=("config_page.c",), flags=flags)
+    program = workshop.compile_program("busy_reader", hook_sources=("slice/config_page.c",), flags=flags)
     done = subprocess.run([str(program)], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")

@@ -20,6 +20,7 @@ from tests.hook.workshop import MIB, Machine, Slot
 
 OOM = 2
 CONTEXT, MODULE = 420, 6  # MiB; what an A800 takes, about
+SLOTS = [f"slice/{name}.c" for name in ("account", "probe", "process", "slots")]
 SECONDS = 15.0  # in which everything comes to rest, also on a busy host
 
 # A program that does what it is told: each line of its input is executed, then answered.
@@ -464,7 +465,7 @@ class TestProbes:
 
     @staticmethod
     def refusals(*words: str) -> dict[str, int]:
-        program = workshop.compile_program("refusals", hook_sources=("account.c", "probe.c", "process.c", "slots.c"))
+        program = workshop.compile_program("refusals", hook_sources=SLOTS)
         done = subprocess.run([str(program), *words], capture_output=True, text=True, timeout=120, check=False)
         assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
         counted: dict[str, int] = json.loads(done.stdout)

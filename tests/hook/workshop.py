@@ -94,8 +94,8 @@ def compile_program(
         *sources,
         *PROGRAMS.glob("*.h"),
         *(HOOK_SOURCE / "include").glob("*.h"),
-        *(HOOK_SOURCE / "src").glob("*.[h]"),
-        HOOK_SOURCE / "src/hooks.def",
+        *(HOOK_SOURCE / "src").glob("*/*.h"),
+        HOOK_SOURCE / "src/abi/hooks.def",
     ]
     includes = [f"-I{HOOK_SOURCE / 'include'}", f"-I{HOOK_SOURCE / 'src'}"]
     warnings = ["-Wall", "-Wextra", "-Werror"]

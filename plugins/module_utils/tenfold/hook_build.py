@@ -96,14 +96,14 @@ def build(request: BuildRequest) -> BuiltHook:
 
 
 def _sources(source: Path) -> Iterator[Path]:
-    for pattern in ("Makefile", "include/*.h", "src/*", "toolchain/*"):
+    for pattern in ("Makefile", "include/*.h", "src/**/*", "toolchain/*"):
         yield from sorted(path for path in source.glob(pattern) if path.is_file())
 
 
 def _input_digest(request: BuildRequest) -> str:
-    if not (request.source / "Makefile").is_file() or not (request.source / "src" / "hooks.def").is_file():
+    if not (request.source / "Makefile").is_file() or not (request.source / "src" / "abi" / "hooks.def").is_file():
         raise HookError(
-            f"{str(request.source)!r} does not hold the hook's sources (no Makefile or no src/hooks.def)", path=str(request.source)
+            f"{str(request.source)!r} does not hold the hook's sources (no Makefile or no src/abi/hooks.def)", path=str(request.source)
         )
     digest = hashlib.sha256()
     for part in (request.version, _compiler_identity(request.compiler), *request.cflags):

@@ -21,7 +21,7 @@ QUICK_MAKEFILE = """
 all:
 	mkdir -p $(BUILD)
 	$(CC) -shared -fPIC -Wl,--hash-style=both -Wl,--build-id=none -o $(BUILD)/libtenfold.so src/small.c
-	$(CC) -shared -fPIC -Wl,--build-id=none -o $(BUILD)/libtenfold_page.so src/page.c
+	$(CC) -shared -fPIC -Wl,--build-id=none -o $(BUILD)/libtenfold_page.so src/abi/page.c
 	cp /bin/true $(BUILD)/vgpuctl
 	cp /bin/true $(BUILD)/tenfold-selftest
 	echo 'dlsym resolve' >$(BUILD)/symbols.txt
@@ -31,12 +31,12 @@ all:
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     folder = tmp_path / "source"
-    (folder / "src").mkdir(parents=True)
+    (folder / "src" / "abi").mkdir(parents=True)
     (folder / "include").mkdir()
     (folder / "Makefile").write_text(QUICK_MAKEFILE)
     (folder / "src" / "small.c").write_text("int dlsym(void);\nint dlsym(void) { return 1; }\n")
-    (folder / "src" / "page.c").write_text("int page;\n")
-    (folder / "src" / "hooks.def").write_text("")
+    (folder / "src" / "abi" / "page.c").write_text("int page;\n")
+    (folder / "src" / "abi" / "hooks.def").write_text("")
     (folder / "include" / "tenfold_region.h").write_text("#define TENFOLD_ABI_VERSION 1u\n")
     return folder
 
@@ -65,7 +65,7 @@ class TestOncePerContent:
     def test_another_writer_of_pages_beside_the_same_hook_is_another_folder(self, request_: hook_build.BuildRequest) -> None:
         """Else a node that has the first one would be told that somebody changed it."""
         first = hook_build.build(request_)
-        (request_.source / "src" / "page.c").write_text("int other_page;\n")
+        (request_.source / "src" / "abi" / "page.c").write_text("int other_page;\n")
         second = hook_build.build(request_)
         assert second.sha256 == first.sha256
         assert second.path != first.path
@@ -170,7 +170,7 @@ class TestABuilderThatCannot:
 
 def test_the_real_sources_are_all_part_of_the_digest() -> None:
     listed = {str(path.relative_to(SOURCE)) for path in hook_build._sources(SOURCE)}
-    assert {"Makefile", "src/hooks.def", "src/entry_x86_64.S", "include/tenfold_region.h", "toolchain/libc-symbols.txt"} <= listed
+    assert {"Makefile", "src/abi/hooks.def", "src/hooks/entry_x86_64.S", "include/tenfold_region.h", "toolchain/libc-symbols.txt"} <= listed
     assert not any(name.startswith("build/") for name in listed)
 
 

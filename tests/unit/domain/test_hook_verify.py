@@ -185,5 +185,5 @@ def test_the_documented_table_of_symbols_is_the_definitions() -> None:
     table = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True, timeout=30).stdout
     document = (ROOT / "docs" / "enforcement.md").read_text()
     assert table in document, "run python files/hook/toolchain/symbols_table.py --write docs/enforcement.md"
-    definition = (ROOT / "files" / "hook" / "src" / "hooks.def").read_text()
+    definition = (ROOT / "files" / "hook" / "src" / "abi" / "hooks.def").read_text()
     assert all(symbol in table for symbol in hook_verify.expected_symbols(definition))
