@@ -11,7 +11,7 @@ from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.errors import
 from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.fleet import Fleet
 from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.tiers import Catalogue
 
-from tests.unit.strategies import default_variables
+from tests.unit.domain.strategies import default_variables
 
 # Two pools: one that offers everything on A800 cards, one that offers only small slices on T4 cards.
 MIXED = yaml.safe_load("""
