@@ -303,20 +303,30 @@ class FakeCluster:
     # --- cluster.Cluster ------------------------------------------------------------------------------------------------
 
     def follow_pods(self, node_name: str, stop: threading.Event) -> Iterator[tuple[str, Any]]:
-        with self.lock:
-            self._check()
-            listed = [slim_pod(copy.deepcopy(found)) for found in self.pods.values() if found["spec"].get("nodeName") == node_name]
-            changes = self._follow("pods")
-        yield "SYNCED", listed
-        yield from self._changes(changes, stop, lambda found: found["spec"].get("nodeName") == node_name)
+        def listed() -> list[Any]:
+            return [slim_pod(copy.deepcopy(found)) for found in self.pods.values() if found["spec"].get("nodeName") == node_name]
+
+        return self._followed("pods", listed, stop, lambda found: found["spec"].get("nodeName") == node_name)
 
     def follow_node(self, node_name: str, stop: threading.Event) -> Iterator[tuple[str, Any]]:
-        with self.lock:
-            self._check()
-            listed = [slim_node(copy.deepcopy(self.node_object))]
-            changes = self._follow("node")
-        yield "SYNCED", listed
-        yield from self._changes(changes, stop, lambda found: found["metadata"]["name"] == node_name)
+        def listed() -> list[Any]:
+            return [slim_node(copy.deepcopy(self.node_object))]
+
+        return self._followed("node", listed, stop, lambda found: found["metadata"]["name"] == node_name)
+
+    def _followed(
+        self, kind: str, listed: Callable[[], list[Any]], stop: threading.Event, wanted: Callable[[Any], bool]
+    ) -> Iterator[tuple[str, Any]]:
+        while not stop.is_set():
+            with self.lock:
+                found = None if self.away else listed()
+                changes = self._follow(kind)
+            if found is None:
+                yield "LOST", "connection refused"
+                stop.wait(0.02)
+                continue
+            yield "SYNCED", found
+            yield from self._changes(changes, stop, wanted)
 
     def pod(self, namespace: str, name: str) -> dict[str, Any] | None:
         with self.lock:
@@ -390,7 +400,7 @@ class FakeCluster:
                 kind, found = changes.get(timeout=0.02)
             except queue.Empty:
                 if self.away:
-                    raise ClusterUnavailable("the watch broke off") from None
+                    return
                 continue
             if wanted(found):
                 yield kind, found
@@ -668,12 +678,12 @@ class Bench:
         pod_resources = KubeletPodResources(self.settings.pod_resources_socket, wire.RESOURCE_NUMBER)
         self._plugin = Plugin(self.settings, self.cluster, self.cards, pod_resources, self.clock)
         self._plugin.begin()
-        until(lambda: self.plugin.binder.synced and self.plugin.advertiser.node, "the plugin knows pods and node")
+        until(lambda: self.plugin.bookings.synced and self.plugin.advertiser.node, "the plugin knows pods and node")
         if register:
             self.settle()
             self.cluster.kubelet_status_update()
             until(lambda: self.plugin.advertiser.ready, "allocatable has been seen")
-            self.plugin.round()
+            self.round()
             until(lambda: self.kubelet.ids, "the kubelet knows the ids")
         return self._plugin
 
@@ -682,19 +692,26 @@ class Bench:
         pod_resources = KubeletPodResources(self.settings.pod_resources_socket, wire.RESOURCE_NUMBER)
         self._plugin = Plugin(self.settings, self.cluster, self.cards, pod_resources, self.clock)
         self._plugin.begin()
-        until(lambda: self.plugin._api_is_away, "the plugin has noticed")
-        self._plugin.round()
+        until(lambda: self.plugin._lost, "the plugin has noticed")
+        self.round()
         return self._plugin
+
+    def round(self) -> None:
+        """What the plugin's threads do when they come round now: registration, the node's own rounds, and every key that is due."""
+        self.plugin.registration.run_due()
+        self.plugin.rounds.run_due()
+        self.plugin.writer.work_all()
+        self.plugin.registration.run_due()
 
     def until_revision(self, revision: str) -> None:
         until(lambda: self.plugin.advertiser.revision == revision, "the node watch shows the revision")
-        self.plugin.round()
+        self.round()
 
     def settle(self) -> None:
-        """Let the watches catch up, then do the writer's round."""
+        """Let the watches catch up, then do what is due."""
         for _ in range(2):
             self.until_seen()
-            self.plugin.round()
+            self.round()
 
     def until_seen(self) -> None:
         """Wait until the plugin's picture of the pods is the API server's."""
@@ -707,8 +724,8 @@ class Bench:
         until(lambda: self._seen() == expected or self.cluster.away, "the watch shows every pod")
 
     def _seen(self) -> dict[str, Any]:
-        with self.plugin.binder.changed:
-            return {uid: found["metadata"].get("annotations", {}) for uid, found in self.plugin.binder.pods.items()}
+        with self.plugin.bookings.changed:
+            return {uid: found["metadata"].get("annotations", {}) for uid, found in self.plugin.bookings.pods.items()}
 
     def bind(self, *found: dict[str, Any]) -> None:
         """The scheduler binds pods; the plugin sees and books them."""

@@ -75,13 +75,13 @@ class TestTheNode:
 
     def test_beats_its_heart_and_else_writes_nothing(self, bench: Bench) -> None:
         bench.start()
-        bench.plugin.round()
+        bench.round()
         written = len(bench.cluster.writes)
         bench.clock.advance(1)
-        bench.plugin.round()
+        bench.round()
         assert len(bench.cluster.writes) == written
         bench.clock.advance(bench.settings.heartbeat_seconds)
-        bench.plugin.round()
+        bench.round()
         assert bench.cluster.writes[written:] == [
             ("node", {wire.NODE_HANDSHAKE_ANNOTATION: bench.cluster.node_annotations()[wire.NODE_HANDSHAKE_ANNOTATION]})
         ]
@@ -91,7 +91,7 @@ class TestTheNode:
         bench.cluster.node_object["status"]["capacity"].update({MEMORY: "0", CORES: "0"})
         bench.cluster.kubelet_status_update()
         until(lambda: not bench.plugin.advertiser.ready, "the watch shows it")
-        bench.plugin.round()
+        bench.round()
         assert resources(bench, "capacity") == (2 * 81920, 200)
 
     def test_is_repaired_when_its_annotation_is_changed(self, bench: Bench) -> None:
@@ -102,35 +102,35 @@ class TestTheNode:
             lambda: (bench.plugin.advertiser.node or {})["metadata"]["annotations"][wire.NODE_REGISTER_ANNOTATION] == "nonsense",
             "the watch shows it",
         )
-        bench.plugin.round()
+        bench.round()
         assert bench.cluster.node_annotations()[wire.NODE_REGISTER_ANNOTATION] == before
 
     def test_raises_allocatable_itself_when_the_kubelet_is_late(self, bench: Bench) -> None:
         bench.start(register=False)
         bench.settle()
         assert resources(bench, "allocatable") == (0, 0)
-        bench.plugin.round()
+        bench.round()
         bench.clock.advance(ALLOCATABLE_PATIENCE_SECONDS)
-        bench.plugin.round()
+        bench.round()
         assert resources(bench, "allocatable") == (2 * 81920, 200)
 
     def test_opens_the_schedulers_node_lock_when_every_pod_is_booked(self, bench: Bench) -> None:
         bench.start()
         bench.cluster.set_node_annotation("hamivgpu", "2026-11-30T10:00:00Z")
         until(lambda: "hamivgpu" in (bench.plugin.advertiser.node or {})["metadata"]["annotations"], "the watch shows it")
-        bench.plugin.round()
+        bench.round()
         assert "hamivgpu" not in bench.cluster.node_annotations()
 
     def test_without_a_card_says_nothing_to_anybody(self, bench: Bench) -> None:
         bench.cards.cards = []
         bench.start(register=False)
-        bench.plugin.round()
+        bench.round()
         assert bench.cluster.writes == [] and bench.kubelet.registrations == []
 
     def test_is_left_alone_until_the_pods_are_known(self, bench: Bench) -> None:
         bench.start(register=False)
-        bench.plugin.binder.synced = False
-        bench.plugin.round()
+        bench.plugin.bookings.synced = False
+        bench.round()
         assert bench.cluster.writes == []
 
 
@@ -160,20 +160,20 @@ class TestTiers:
         key = ("tenfold-system", f"tenfold-tiers-{CATALOGUE.hash8}")
         bench.cluster.config_maps[key] = {"catalogue.json": CATALOGUE.as_json().replace("8192", "8448")}
         bench.start()
-        assert bench.plugin.binder.terms.catalogue is None
+        assert bench.plugin.bookings.terms.catalogue is None
 
     def test_are_known_from_the_cache_after_a_restart(self, bench: Bench) -> None:
         bench.start()
         bench.crash()
         bench.cluster.config_maps.clear()
         bench.start()
-        assert bench.plugin.binder.terms.revision == CATALOGUE.hash8
+        assert bench.plugin.bookings.terms.revision == CATALOGUE.hash8
 
     def test_of_the_old_revision_stay_in_force_while_the_new_one_is_unreadable(self, bench: Bench) -> None:
         bench.start()
         bench.cluster.set_node_annotation(wire.TIERS_REVISION_ANNOTATION, "deadbeef")
         bench.until_revision("deadbeef")
-        assert bench.plugin.binder.terms.revision == CATALOGUE.hash8
+        assert bench.plugin.bookings.terms.revision == CATALOGUE.hash8
 
     def test_take_their_number_of_slices_with_them(self, bench: Bench) -> None:
         fine: Any = CATALOGUE.__class__.from_vars({**CATALOGUE.as_dict(), "slices_per_card": 20})

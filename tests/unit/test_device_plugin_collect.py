@@ -38,7 +38,7 @@ class TestTheDead:
         created = bench.run(found)
         bench.end(found)
         assert collect(bench) == [created.slot]
-        assert files(bench, created.slot) == [] and created.slot not in bench.plugin.binder.ledger.slots
+        assert files(bench, created.slot) == [] and created.slot not in bench.plugin.bookings.ledger.slots
 
     def test_are_kept_for_the_grace_time(self, bench: Bench) -> None:
         bench.start()
@@ -53,7 +53,7 @@ class TestTheDead:
         found = pod("one")
         bench.bind(found)
         bench.kubelet.admit(found)
-        (slot,) = bench.plugin.binder.ledger.slots
+        (slot,) = bench.plugin.bookings.ledger.slots
         assert collect(bench) == []
         bench.end(found)
         assert collect(bench) == [slot]
@@ -71,7 +71,7 @@ class TestTheDead:
         bench.run(found)
         bench.end(found)
         bench.settle()
-        assert bench.plugin.binder.ledger.bookings == {}
+        assert bench.plugin.bookings.ledger.bookings == {}
 
 
 class TestTheLiving:
@@ -83,7 +83,7 @@ class TestTheLiving:
         bench.kubelet.admit(waiting)
         for _ in range(3):
             assert collect(bench) == []
-        assert len(files(bench, created.slot)) == 2 and len(bench.plugin.binder.ledger.slots) == 2
+        assert len(files(bench, created.slot)) == 2 and len(bench.plugin.bookings.ledger.slots) == 2
 
     def test_survive_a_kubelet_that_does_not_answer(self, bench: Bench) -> None:
         bench.start()
@@ -96,14 +96,14 @@ class TestTheLiving:
     def test_survive_a_plugin_that_does_not_know_the_pods_yet(self, bench: Bench) -> None:
         bench.start()
         bench.run(pod("one"))
-        bench.plugin.binder.synced = False
+        bench.plugin.bookings.synced = False
         assert bench.plugin.collector.collect() == []
 
     def test_keep_files_that_a_damaged_ledger_has_forgotten(self, bench: Bench) -> None:
         bench.start()
         created = bench.run(pod("one"))
-        bench.plugin.binder.ledger.remove(slots=[created.slot])
-        bench.plugin.binder.ledger.recovered_from = "the ledger was damaged"
+        bench.plugin.bookings.ledger.remove(slots=[created.slot])
+        bench.plugin.bookings.ledger.recovered_from = "the ledger was damaged"
         assert collect(bench) == [] and len(files(bench, created.slot)) == 2
 
     def test_come_back_from_the_dead_list_when_the_watch_had_a_gap(self, bench: Bench) -> None:
@@ -111,9 +111,9 @@ class TestTheLiving:
         found = pod("one")
         created = bench.run(found)
         bench.settle()
-        shown = bench.plugin.binder.pods.pop(found["metadata"]["uid"])
+        shown = bench.plugin.bookings.pods.pop(found["metadata"]["uid"])
         bench.plugin.collector.collect()
-        bench.plugin.binder.pods[found["metadata"]["uid"]] = shown
+        bench.plugin.bookings.pods[found["metadata"]["uid"]] = shown
         assert collect(bench) == [] and len(files(bench, created.slot)) == 2
 
 
@@ -128,12 +128,12 @@ class TestAStateThatItsContainerLengthened:
         bench.plugin.collector.collect()
         assert path.stat().st_size == region.STATE_BYTES
         assert region.read_state(path.parent).gpus[0].used_bytes == 5 * MIB
-        bench.plugin.reporter.flush()
+        bench.plugin.writer.work_all()
         assert f"by {MIB} bytes; cut back" in bench.cluster.events[-1]["message"]
 
     def test_of_the_right_size_is_left_alone(self, bench: Bench) -> None:
         bench.start()
         bench.run(pod("one"))
         bench.plugin.collector.collect()
-        bench.plugin.reporter.flush()
+        bench.plugin.writer.work_all()
         assert bench.cluster.events == []

@@ -46,7 +46,7 @@ def slices(created: Created) -> list[tuple[str, int, int]]:
 
 
 def reasons(bench: Bench) -> list[str]:
-    bench.plugin.reporter.flush()
+    bench.plugin.writer.work_all()
     return [event["reason"] for event in bench.cluster.events]
 
 
@@ -182,8 +182,8 @@ class TestAPluginThatGuesses:
         plugin = bench.start()
 
         def oldest_pending(_ids: Sequence[str], holders: Sequence[Holder]) -> Holder:
-            booked = list(plugin.binder.ledger.bookings.values())
-            started = {slot.owner_uid for slot in plugin.binder.ledger.slots.values()}
+            booked = list(plugin.bookings.ledger.bookings.values())
+            started = {slot.owner_uid for slot in plugin.bookings.ledger.slots.values()}
             booking = next((each for each in booked if each.uid not in started), booked[0])
             return next(holder for holder in holders if holder.pod == booking.name)
 
@@ -272,7 +272,7 @@ class TestASlotNeverChangesHands:
         second = pod("web-0", card=CARD_A)
         new = bench.run(second)
         assert new.slot != old.slot
-        assert bench.plugin.binder.ledger.slots[old.slot].owner_uid == first["metadata"]["uid"]
+        assert bench.plugin.bookings.ledger.slots[old.slot].owner_uid == first["metadata"]["uid"]
 
     def test_a_start_of_the_first_is_refused_once_the_api_shows_the_second(self, bench: Bench) -> None:
         bench.start()
@@ -306,10 +306,10 @@ class TestAWatchThatLagsBehind:
         bench.kubelet.admit(found)
         assert slices(bench.kubelet.start(found)) == [(CARD_B, 8192, 10)]
         bench.run(pod("other"))
-        assert found["metadata"]["uid"] in bench.plugin.binder.ledger.bookings
+        assert found["metadata"]["uid"] in bench.plugin.bookings.ledger.bookings
         bench.clock.advance(60)
-        bench.plugin.round()
-        assert found["metadata"]["uid"] in bench.plugin.binder.ledger.bookings
+        bench.round()
+        assert found["metadata"]["uid"] in bench.plugin.bookings.ledger.bookings
 
     def test_a_pod_that_was_deleted_meanwhile_does_not_stay_for_ever(self, bench: Bench) -> None:
         bench.start()
@@ -319,8 +319,8 @@ class TestAWatchThatLagsBehind:
         bench.kubelet.start(found)
         bench.cluster.pods.clear()  # its DELETED event came before PreStart had read the answer
         bench.clock.advance(60)
-        bench.plugin.round()
-        assert bench.plugin.binder.ledger.bookings == {} and bench.plugin.binder.pods == {}
+        bench.round()
+        assert bench.plugin.bookings.ledger.bookings == {} and bench.plugin.bookings.pods == {}
 
 
 class TestPodsThatBypassTheScheduler:
@@ -444,10 +444,10 @@ class TestATakenCard:
         bench.spend(bench.run(first).slot, 5 * MIB)
         bench.cluster.delete(first)
         bench.bind(second)
-        assert second["metadata"]["uid"] not in bench.plugin.binder.ledger.bookings
+        assert second["metadata"]["uid"] not in bench.plugin.bookings.ledger.bookings
         bench.clock.advance(bench.settings.forced_grace_seconds)
         bench.settle()
-        assert bench.plugin.binder.ledger.bookings[second["metadata"]["uid"]].cards == {CARD_A}
+        assert bench.plugin.bookings.ledger.bookings[second["metadata"]["uid"]].cards == {CARD_A}
 
     def test_a_force_deleted_pod_without_device_memory_frees_its_share_at_once(self, bench: Bench) -> None:
         bench.start()
@@ -455,7 +455,7 @@ class TestATakenCard:
         bench.spend(bench.run(first).slot, 0)
         bench.cluster.delete(first)
         bench.bind(second)
-        assert bench.plugin.binder.ledger.bookings[second["metadata"]["uid"]].cards == {CARD_A}
+        assert bench.plugin.bookings.ledger.bookings[second["metadata"]["uid"]].cards == {CARD_A}
 
     def test_a_start_waits_for_a_force_deleted_pods_processes(self, bench: Bench) -> None:
         bench.start()
@@ -513,7 +513,7 @@ class TestLostAnnotations:
         found = pod("one")
         found["metadata"]["annotations"][wire.POD_NODE_ANNOTATION] = "gpu-2"
         bench.run(found)
-        assert bench.plugin.binder.ledger.bookings[found["metadata"]["uid"]].source == "limits"
+        assert bench.plugin.bookings.ledger.bookings[found["metadata"]["uid"]].source == "limits"
         assert bench.cluster.annotations(found)[wire.POD_NODE_ANNOTATION] == NODE
 
     def test_changed_ones_of_a_running_pod_are_put_right(self, bench: Bench) -> None:
@@ -620,7 +620,7 @@ class TestEviction:
             for _ in range(3):
                 with pytest.raises(StartFailed, match="no_hook"):
                     bench.kubelet.start(found)
-            bench.plugin.reporter.flush()
+            bench.plugin.writer.work_all()
             assert bench.cluster.evicted == [f"default/one/{found['metadata']['uid']}"]
         finally:
             bench.close()
@@ -632,7 +632,7 @@ class TestPodsThatCameTooEarly:
         found = pod("early")
         found["status"] = {"phase": "Failed", "reason": "UnexpectedAdmissionError"}
         bench.bind(found, pod("other", None, card=None))
-        assert bench.plugin.binder.failed_at_admission() == 1
+        assert bench.plugin.bookings.failed_at_admission() == 1
 
 
 class TestThePage:
@@ -671,7 +671,7 @@ class TestNeighbours:
         for gpu_time_us in (0, 400_000):
             bench.clock.advance(NEIGHBOURS_SECONDS)
             bench.spend(busy_slot.slot, 0, gpu_time_us)
-            bench.plugin.round()
+            bench.round()
         return idle_slot, busy_slot
 
     def test_a_page_begins_with_the_tiers_mode_and_priority_and_the_number_of_others(self, shared: Bench) -> None:
@@ -685,12 +685,12 @@ class TestNeighbours:
         low_slot, high_slot = self.run_beside_work(shared, low, high)
         assert (self.quota(shared, low_slot).neighbours, self.quota(shared, low_slot).pressure) == (1, "higher")
         assert self.quota(shared, high_slot).pressure == "none"
-        shared.plugin.round()
+        shared.round()
         assert region.read_generation(shared.settings.slots_dir / low_slot.slot) == 3
         shared.end(high)
         shared.settle()
         shared.clock.advance(NEIGHBOURS_SECONDS)
-        shared.plugin.round()
+        shared.round()
         assert (self.quota(shared, low_slot).neighbours, self.quota(shared, low_slot).pressure) == (0, "none")
 
     def test_a_changed_quota_keeps_what_the_page_tells(self, shared: Bench) -> None:
@@ -717,10 +717,10 @@ class TestALiveQuota:
         found = pod("one")
         created = bench.run(found)
         binder = bench.plugin.binder
-        booking = binder.ledger.bookings[found["metadata"]["uid"]]
+        booking = binder.bookings.ledger.bookings[found["metadata"]["uid"]]
         (container,) = booking.containers
         grown = dataclasses.replace(container.shares[0], memory_mib=10240, limit_cores_percent=25)
-        binder.ledger.put_booking(dataclasses.replace(booking, containers=(dataclasses.replace(container, shares=(grown,)),)))
+        binder.bookings.ledger.put_booking(dataclasses.replace(booking, containers=(dataclasses.replace(container, shares=(grown,)),)))
         assert binder.rewrite_pages(booking.uid) == 1
         page = region.read_config(bench.settings.slots_dir / created.slot)
         assert [(gpu.memory_limit_bytes // MIB, gpu.core_limit_percent) for gpu in page.gpus] == [(10240, 25)]

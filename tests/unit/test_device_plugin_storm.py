@@ -93,7 +93,7 @@ class Storm:
             self.bench.kubelet.forget(found)
 
     def _vanish(self) -> None:
-        for found in self._some(lambda uid: uid in self.bench.plugin.binder.ledger.bookings):
+        for found in self._some(lambda uid: uid in self.bench.plugin.bookings.ledger.bookings):
             self.bench.cluster.change(found, annotations={})
 
     def _kill(self) -> None:
@@ -102,7 +102,7 @@ class Storm:
 
     def _kubelet(self) -> None:
         self.bench.kubelet.restart()
-        self.bench.plugin.round()
+        self.bench.round()
         until(lambda: self.bench.kubelet.ids, "the kubelet knows the ids again")
 
     def _collect(self) -> None:
@@ -128,11 +128,11 @@ class Storm:
     # --- what must hold -------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        binder = self.bench.plugin.binder
-        for ledger in state.card_ledgers(self.bench.cards.cards, binder.ledger.bookings.values(), binder.terms):
+        bookings = self.bench.plugin.bookings
+        for ledger in state.card_ledgers(self.bench.cards.cards, bookings.ledger.bookings.values(), bookings.terms):
             assert ledger.used_memory_mib <= ledger.memory_mib
             assert ledger.used_cores_percent <= 100
-        for slot in binder.ledger.slots.values():
+        for slot in bookings.ledger.slots.values():
             if slot.owner_uid:
                 assert self.owners.setdefault(slot.name, slot.owner_uid) == slot.owner_uid
         shown = self.bench.cluster.node_object["status"]
@@ -144,7 +144,7 @@ class Storm:
         assert int(shown["capacity"][wire.RESOURCE_MEMORY]) >= max(1, requested)
         assert int(shown["allocatable"][wire.RESOURCE_MEMORY]) <= int(shown["capacity"][wire.RESOURCE_MEMORY])
         files = {path.name for path in self.bench.settings.cdi_dir.glob("tenfold-*.json")}
-        assert files <= {f"tenfold-{name}.json" for name, slot in binder.ledger.slots.items() if slot.owner_uid}
+        assert files <= {f"tenfold-{name}.json" for name, slot in bookings.ledger.slots.items() if slot.owner_uid}
 
 
 @pytest.mark.parametrize("seed", range(6))

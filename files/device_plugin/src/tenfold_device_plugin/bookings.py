@@ -1,72 +1,71 @@
 """Who is on this node and what each pod has of its cards.
 
 Owns the lock under which the ledger changes, the picture of the pods, and the moments at which a booking is made, kept or released. One
-decision about one pod is ``claim``'s; what must survive is in ``ledger``. Annotations are written by the writer thread (``main``) from what
-``annotation_repairs`` returns; how a container gets what is booked is ``binding``'s.
+decision about one pod is ``claim``'s; what must survive is in ``ledger``. Annotations are written by ``writer`` from what
+``annotation_repair`` returns; how a container gets what is booked is ``binding``'s.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 
 from . import log
 from ._domain import wire
-from ._domain.errors import RegionError, WireError
-from .cdi import CdiFolder, NvidiaSpec
+from ._domain.errors import RegionError
 from .claim import Node, asks_for_slice, decide, desired_annotations
 from .clock import Clock
-from .cluster import Change, Cluster
-from .errors import PermanentRefusal, Refused
+from .cluster import Change
+from .errors import LedgerError, PermanentRefusal, Refused
 from .ledger import Ledger
 from .pages import Pages
-from .podresources import PodResources
 from .reports import Reporter
 from .scan import Inventory
 from .settings import Settings
 from .state import Booking, ContainerShare, JsonObject, Slot, Terms, effective_request, is_leaving, is_terminal
+from .workqueue import NODE, pod_key
 
-__all__ = ["Bookings", "Parts", "booking_order", "words_of"]
+__all__ = ["Bookings", "booking_order", "words_of"]
 
 ADMISSION_ERROR = "UnexpectedAdmissionError"  # Kubernetes v1.35.4, pkg/kubelet/lifecycle/predicate.go
 FETCHED_SECONDS = 30.0  # a pod that PreStart fetched is kept this long even if the watch does not show it yet
 
 
-@dataclass(frozen=True)
-class Parts:
-    """What the binder works with."""
-
-    settings: Settings
-    clock: Clock
-    ledger: Ledger
-    cluster: Cluster
-    pod_resources: PodResources
-    pages: Pages
-    cdi_folder: CdiFolder
-    nvidia_spec: NvidiaSpec
-    inventory: Inventory
-    reporter: Reporter
-
-
 class Bookings:
-    """Thread-safe: called by the watches, the kubelet's calls and the writer thread."""
+    """Thread-safe: called by the watches, the kubelet's calls, the node's own duties and the writer."""
 
-    def __init__(self, parts: Parts) -> None:
-        self.parts = parts
-        self.ledger = parts.ledger
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock,
+        ledger: Ledger,
+        inventory: Inventory,
+        pages: Pages,
+        reporter: Reporter,
+        touch: Callable[[str], None],
+    ) -> None:
+        """``touch`` asks the writer to look at a key."""
+        self.settings = settings
+        self.clock = clock
+        self.ledger = ledger
+        self.inventory = inventory
+        self.reporter = reporter
+        self._pages = pages
+        self._touch = touch
         self.changed = threading.Condition()  # holds an RLock: the lock of the ledger
         self.pods: dict[str, JsonObject] = {}
         self.synced = False
-        self.terms = Terms(slices_override=parts.settings.slices_per_card)
+        self.terms = Terms(slices_override=settings.slices_per_card)
+        self._unsettled = False
         self._fetched: dict[str, float] = {}
         self._departed: dict[str, float] = {}
 
     # --- pods come and go -----------------------------------------------------------------------------------------------
 
     def take(self, change: Change) -> None:
-        """One step of the pod watch. Errors: LedgerError."""
+        """One step of the pod watch. A ledger that cannot be written now is written by ``settle_due``."""
         kind, found = change
         with self.changed:
             if kind == "SYNCED":
@@ -75,21 +74,30 @@ class Bookings:
                 self._departs(found["metadata"]["uid"])
             else:
                 self._arrives(found)
-            self._settle()
+            with contextlib.suppress(LedgerError):
+                self.settle()
+
+    def settle_due(self) -> None:
+        """Decide anew if that failed, or if shares may have fallen free by time alone. Errors: LedgerError."""
+        with self.changed:
+            if self._departed or self._unsettled:
+                self.settle()
 
     def settle(self) -> None:
-        """Decide anew, because cards or tiers have changed. Errors: LedgerError."""
+        """Decide anew, because pods, cards or tiers have changed. Errors: LedgerError."""
         with self.changed:
-            self._settle()
-
-    def settle_departed(self) -> None:
-        """Decide anew if shares may have fallen free by time alone. Errors: LedgerError."""
-        with self.changed:
-            if self._departed:
-                self._settle()
+            self._unsettled = True
+            if self.synced:
+                self.release_gone()
+                for pod in sorted(self.pods.values(), key=booking_order):
+                    if pod["metadata"]["uid"] not in self.ledger.bookings and self._wants_booking(pod):
+                        self._try_book(pod)
+                self.changed.notify_all()
+                self._touch(NODE)
+            self._unsettled = False
 
     def _replace_all(self, found: Iterable[JsonObject]) -> None:
-        now = self.parts.clock.monotonic()
+        now = self.clock.monotonic()
         listed = {pod["metadata"]["uid"]: pod for pod in found}
         for uid in set(self.pods) - set(listed):
             if now - self._fetched.get(uid, -FETCHED_SECONDS) < FETCHED_SECONDS:
@@ -97,38 +105,32 @@ class Bookings:
             else:
                 self._departs(uid)
         for uid in (set(self.ledger.bookings) | set(self.ledger.refusals)) - set(listed) - set(self._departed):
-            self._departed[uid] = self.parts.clock.monotonic()  # gone while we were not looking
+            self._departed[uid] = self.clock.monotonic()  # gone while we were not looking
         # What the list shows is confirmed; what is only kept stays in doubt.
         self._fetched = {uid: at for uid, at in self._fetched.items() if uid in self.pods and listed.get(uid) is self.pods[uid]}
         self._departed = {uid: since for uid, since in self._departed.items() if uid not in listed}
         self.pods = listed
         self.synced = True
+        for uid in listed:
+            self._touch(pod_key(uid))
 
     def _arrives(self, pod: JsonObject) -> None:
         uid = pod["metadata"]["uid"]
         self.pods[uid] = pod
         self._fetched.pop(uid, None)
         self._departed.pop(uid, None)
+        self._touch(pod_key(uid))
 
     def _departs(self, uid: str) -> None:
         """The pod object is gone; what it had is released as soon as nothing says that it is still in use."""
         self.pods.pop(uid, None)
         self._fetched.pop(uid, None)
-        self._departed[uid] = self.parts.clock.monotonic()
-        self.parts.reporter.forget(uid)
-
-    def _settle(self) -> None:
-        if not self.synced:
-            return
-        self.release_gone()
-        for pod in sorted(self.pods.values(), key=booking_order):
-            if pod["metadata"]["uid"] not in self.ledger.bookings and self._wants_booking(pod):
-                self._try_book(pod)
-        self.changed.notify_all()
+        self._departed[uid] = self.clock.monotonic()
+        self.reporter.forget(uid)
 
     def release_gone(self) -> None:
-        now = self.parts.clock.monotonic()
-        grace = self.parts.settings.forced_grace_seconds
+        now = self.clock.monotonic()
+        grace = self.settings.forced_grace_seconds
         over = {uid for uid, since in self._departed.items() if now - since >= grace or not self._shows_memory(uid)}
         over |= {uid for uid, pod in self.pods.items() if is_terminal(pod)}
         known = [uid for uid in over if uid in self.ledger.bookings or uid in self.ledger.refusals]
@@ -155,14 +157,14 @@ class Bookings:
         """
         for slot in self.ledger.slots_of_pod(uid):
             try:
-                if any(gpu.processes and gpu.used_bytes for gpu in self.parts.pages.state(slot.name).gpus):
+                if any(gpu.processes and gpu.used_bytes for gpu in self._pages.state(slot.name).gpus):
                     return True
             except RegionError:
                 continue  # no state, no process
         return False
 
     def _wants_booking(self, pod: JsonObject) -> bool:
-        if is_terminal(pod) or not asks_for_slice(pod) or pod["spec"].get("nodeName") != self.parts.settings.node_name:
+        if is_terminal(pod) or not asks_for_slice(pod) or pod["spec"].get("nodeName") != self.settings.node_name:
             return False
         return not (is_leaving(pod) and (pod.get("status") or {}).get("phase") != "Running")
 
@@ -171,15 +173,15 @@ class Bookings:
             self.book(pod, patient=True)
         except Refused as refusal:
             if refusal.reason != "waiting":
-                self.parts.reporter.refused(pod, refusal, start=False)
+                self.reporter.refused(pod, refusal, start=False)
 
     def book(self, pod: JsonObject, patient: bool) -> Booking:
         """Decide and keep. Errors: Refused, LedgerError. The caller holds the lock."""
-        uid, settings = pod["metadata"]["uid"], self.parts.settings
+        uid, settings = pod["metadata"]["uid"], self.settings
         known = self.ledger.refusals.get(uid)
         if known is not None:
             raise PermanentRefusal(*known)
-        node = Node(settings.node_name, self.parts.inventory.cards, self.terms, settings.schedulers)
+        node = Node(settings.node_name, self.inventory.cards, self.terms, settings.schedulers)
         try:
             booking = decide(pod, node, self.ledger.bookings.values(), self._leaving(), patient)
         except PermanentRefusal as refusal:
@@ -187,11 +189,12 @@ class Bookings:
                 self.ledger.put_refusal(uid, refusal.reason, str(refusal))
             raise
         self.ledger.put_booking(booking)
+        self._touch(pod_key(uid))
         self._departed.pop(uid, None)
         words = f"booked {_shares(booking)}"
         if booking.source == "moved":
-            self.parts.reporter.moves += 1
-            self.parts.reporter.tell(pod, "VgpuMoved", f"{words}: the scheduler's choice is taken")
+            self.reporter.moves += 1
+            self.reporter.tell(pod, "VgpuMoved", f"{words}: the scheduler's choice is taken")
         else:
             log.say(
                 logging.INFO,
@@ -225,26 +228,23 @@ class Bookings:
     def _leaving(self) -> set[str]:
         return {uid for uid, pod in self.pods.items() if is_leaving(pod)} | set(self._departed)
 
-    # --- the writer thread's questions ----------------------------------------------------------------------------------
+    # --- the writer's questions -----------------------------------------------------------------------------------------
 
-    def annotation_repairs(self) -> list[tuple[JsonObject, dict[str, str]]]:
-        """Booked pods whose annotations do not say so, with what to write: bind-phase after booking, vanished ones, a move."""
+    def annotation_repair(self, uid: str) -> tuple[JsonObject, dict[str, str]] | None:
+        """A booked pod whose annotations do not say so, with what to write: bind-phase after booking, vanished ones, a move."""
         with self.changed:
-            repairs = []
-            for uid, booking in self.ledger.bookings.items():
-                pod = self.pods.get(uid)
-                if pod is None or is_terminal(pod):
-                    continue
-                patch = desired_annotations(pod, booking, self.parts.settings.node_name)
-                if patch:
-                    repairs.append((pod, patch))
-            return repairs
+            pod, booking = self.pods.get(uid), self.ledger.bookings.get(uid)
+            if pod is None or booking is None or is_terminal(pod):
+                return None
+            patch = desired_annotations(pod, booking, self.settings.node_name)
+            return (pod, patch) if patch else None
 
-    def put_pod(self, pod: JsonObject) -> None:
-        """A pod as the API server answered to our own write, unless the watch has seen it go."""
+    def put_pod(self, pod: JsonObject, instead_of: JsonObject) -> None:
+        """A pod as the API server answered to our own write, unless the watch has shown another one since."""
+        uid = pod["metadata"]["uid"]
         with self.changed:
-            if pod["metadata"]["uid"] in self.pods:
-                self.pods[pod["metadata"]["uid"]] = pod
+            if self.pods.get(uid) is instead_of:
+                self.pods[uid] = pod
 
     def unbooked(self) -> list[JsonObject]:
         """Pods of this node that want a slice and have no booking, refused ones aside."""
@@ -259,54 +259,25 @@ class Bookings:
         """A pod as PreStart got it from the API server; the watch may not show it yet. The caller holds the lock."""
         uid = pod["metadata"]["uid"]
         if uid not in self.pods:
-            self._fetched[uid] = self.parts.clock.monotonic()
+            self._fetched[uid] = self.clock.monotonic()
         self.pods[uid] = pod
+        self._touch(pod_key(uid))
 
-    def verify_fetched(self) -> None:
-        """Ask again for pods that PreStart has fetched and the watch never showed: their deletion may have been in between.
-
-        Errors: ClusterUnavailable, LedgerError.
-        """
-        now = self.parts.clock.monotonic()
+    def in_doubt_seconds(self, uid: str) -> float | None:
+        """When to ask again for a pod that PreStart has fetched and the watch never showed: it may be gone. None: no doubt."""
         with self.changed:
-            doubtful = [self.pods[uid] for uid, at in self._fetched.items() if now - at >= FETCHED_SECONDS and uid in self.pods]
-        for pod in doubtful:
-            uid = pod["metadata"]["uid"]
-            found = self.parts.cluster.pod(pod["metadata"]["namespace"], pod["metadata"]["name"])
-            with self.changed:
-                if found is not None and found["metadata"]["uid"] == uid:
-                    self._fetched[uid] = now
-                elif uid in self._fetched:
-                    self._departs(uid)
-                    self._settle()
+            if uid not in self._fetched or uid not in self.pods:
+                return None
+            return max(0.0, self._fetched[uid] + FETCHED_SECONDS - self.clock.monotonic())
 
-    def lacking_allocate(self) -> list[JsonObject]:
-        """Bound pods for which the kubelet has not called Allocate yet: they would fail for good without us.
-
-        A kubelet that does not answer calls nobody: then nothing is lacking.
-        """
+    def confirm(self, uid: str, found: JsonObject | None) -> None:
+        """What the API server has of a pod in doubt. Errors: LedgerError."""
         with self.changed:
-            waiting = [
-                pod
-                for uid, pod in self.pods.items()
-                if effective_request(pod, wire.RESOURCE_NUMBER)
-                and (pod.get("status") or {}).get("phase") == "Pending"
-                and not is_leaving(pod)
-                and uid not in self.ledger.refusals
-            ]
-        try:
-            holders = {(holder.namespace, holder.pod, holder.container) for holder in self.parts.pod_resources.holders()}
-        except Refused:
-            return []
-        return [pod for pod in waiting if not self._kubelet_knows(pod, holders)]
-
-    def _kubelet_knows(self, pod: JsonObject, holders: set[tuple[str, str, str]]) -> bool:
-        try:
-            requests = wire.requesting_containers(pod)
-        except WireError:
-            return True  # never starts anyway
-        metadata = pod["metadata"]
-        return all((metadata["namespace"], metadata["name"], request.name) in holders for request in requests if request.request.number)
+            if found is not None and found["metadata"]["uid"] == uid:
+                self._fetched[uid] = self.clock.monotonic()
+            elif uid in self._fetched:
+                self._departs(uid)
+                self.settle()
 
     def failed_at_admission(self) -> int:
         """Pods that the kubelet turned away for want of ids, mostly because it saw them before we were registered; they are lost."""

@@ -23,44 +23,44 @@ class Collector:
 
     def collect(self) -> list[str]:
         """Remove dead slots and return their names; nothing before the pods are known or while the kubelet does not answer."""
-        binder, parts = self._binder, self._binder.parts
+        bookings, parts = self._binder.bookings, self._binder.parts
         self._cut_grown_states()
-        if not binder.synced:
+        if not bookings.synced:
             return []
         try:
             held = {holder.ids for holder in parts.pod_resources.holders()}
         except Refused:
             return []
-        now = parts.clock.monotonic()
-        with binder.changed:
-            candidates = {slot.name for slot in binder.ledger.slots.values() if not self._may_live(slot, held)}
+        now = bookings.clock.monotonic()
+        with bookings.changed:
+            candidates = {slot.name for slot in bookings.ledger.slots.values() if not self._may_live(slot, held)}
             self._dead_since = {name: self._dead_since.get(name, now) for name in candidates}
-            dead = [name for name, since in self._dead_since.items() if now - since >= parts.settings.slot_grace_seconds]
+            dead = [name for name, since in self._dead_since.items() if now - since >= bookings.settings.slot_grace_seconds]
             removed = [name for name in dead if self._remove_files(name)]
             if removed:
-                binder.ledger.remove(slots=removed)
+                bookings.ledger.remove(slots=removed)
         self._remove_strays()
         return removed
 
     def _cut_grown_states(self) -> None:
-        binder, parts = self._binder, self._binder.parts
-        with binder.changed:
-            owned = [slot for slot in binder.ledger.slots.values() if slot.owner_uid]
+        bookings, parts = self._binder.bookings, self._binder.parts
+        with bookings.changed:
+            owned = [slot for slot in bookings.ledger.slots.values() if slot.owner_uid]
         for slot in owned:
             try:
                 surplus_bytes = parts.pages.cut_state(slot.name)
             except OSError as error:
                 log.say(logging.WARNING, f"cannot look at the state of slot {slot.name}, ignoring: {error}", slot=slot.name)
                 continue
-            pod = binder.pods.get(slot.owner_uid)
+            pod = bookings.pods.get(slot.owner_uid)
             if surplus_bytes and pod is not None:
                 words = f"container {slot.owner_container!r} has lengthened its slice's state by {surplus_bytes} bytes; cut back"
-                parts.reporter.tell(pod, "VgpuStateCut", words, warning=True, reason_word="state", container=slot.owner_container)
+                bookings.reporter.tell(pod, "VgpuStateCut", words, warning=True, reason_word="state", container=slot.owner_container)
 
     def _may_live(self, slot: Slot, held: set[frozenset[str]]) -> bool:
-        binder = self._binder
+        bookings = self._binder.bookings
         if slot.owner_uid:
-            pod = binder.pods.get(slot.owner_uid)
+            pod = bookings.pods.get(slot.owner_uid)
             return pod is not None and not is_terminal(pod)
         return frozenset(slot.ids) in held
 
@@ -77,10 +77,10 @@ class Collector:
 
     def _remove_strays(self) -> None:
         """Files of slots that the ledger does not know, left by a removal that was cut short."""
-        binder, parts = self._binder, self._binder.parts
-        if binder.ledger.recovered_from:
+        bookings, parts = self._binder.bookings, self._binder.parts
+        if bookings.ledger.recovered_from:
             return  # the ledger forgot something: what it does not know may be alive
-        with binder.changed:
-            strays = (parts.cdi_folder.slots() | parts.pages.slots()) - set(binder.ledger.slots)
+        with bookings.changed:
+            strays = (parts.cdi_folder.slots() | parts.pages.slots()) - set(bookings.ledger.slots)
             for name in strays:
                 self._remove_files(name)
