@@ -7,6 +7,7 @@ comes before every start, and a container's CDI name is resolved when it is crea
 
 from __future__ import annotations
 
+import base64
 import copy
 import itertools
 import json
@@ -460,6 +461,8 @@ class FakeKubelet:
     registrations: list[api.RegisterRequest] = field(default_factory=list)
     ids: list[str] = field(default_factory=list)
     admitted: list[Admitted] = field(default_factory=list)
+    entries: list[dict[str, Any]] = field(default_factory=list)  # of the checkpoint
+    writes_checkpoint: bool = True
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
@@ -579,8 +582,30 @@ class FakeKubelet:
                 Admitted(metadata["namespace"], metadata["name"], metadata["uid"], container["name"], init, tuple(sorted(ids)), names)
             )
             reusable = sorted(set(reusable) | set(ids)) if init else [device_id for device_id in reusable if device_id not in ids]
+            self._record(done[-1], answer.container_responses[0])
         with self.lock:
             self.admitted += done
+
+    def _record(self, admitted: Admitted, answer: api.ContainerAllocateResponse) -> None:
+        """Write the checkpoint, as after every allocation; what finished pods had has been forgotten before."""
+        with self.lock:
+            alive = {each.uid for each in self.admitted} | {admitted.uid}
+            self.entries = [entry for entry in self.entries if entry["PodUID"] in alive]
+            self.entries.append(
+                {
+                    "PodUID": admitted.uid,
+                    "ContainerName": admitted.container,
+                    "ResourceName": wire.RESOURCE_NUMBER,
+                    "DeviceIDs": {"-1": list(admitted.ids)},
+                    "AllocResp": base64.b64encode(answer.SerializeToString()).decode("ascii"),
+                }
+            )
+            other = {**self.entries[-1], "ResourceName": "example.com/nic", "DeviceIDs": {"0": ["eth0"]}, "AllocResp": ""}
+            data = {"PodDeviceEntries": [other, *self.entries], "RegisteredDevices": {wire.RESOURCE_NUMBER: self.ids}}
+            if self.writes_checkpoint:
+                path = self.folder / "device-plugins" / "kubelet_internal_checkpoint"
+                path.with_suffix(".tmp").write_text(json.dumps({"Data": data, "Checksum": 1}), encoding="utf-8")
+                path.with_suffix(".tmp").replace(path)
 
     def _choose(self, number: int, reusable: Sequence[str], mine: Sequence[Admitted]) -> list[str]:
         with self.lock:

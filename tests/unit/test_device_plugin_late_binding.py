@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -283,6 +284,40 @@ class TestASlotNeverChangesHands:
         bench.settle()
         with pytest.raises(StartFailed, match="foreign_slot: every slot of these ids belongs to another pod"):
             bench.kubelet.start(first)
+
+    def test_a_namesake_between_allocate_and_start_keeps_its_slice_to_itself(self, bench: Bench) -> None:
+        """UID 1's container must not run on UID 2's booking, beside UID 2's own."""
+        bench.start()
+        first, second = pod("web-0", "small", card=CARD_A), pod("web-0", "large", card=CARD_B)
+        bench.bind(first)
+        bench.kubelet.admit(first)
+        bench.cluster.delete(first)  # by force: the kubelet is about to start its container
+        bench.bind(second)
+        with pytest.raises(StartFailed, match=f"foreign_slot: .* {first['metadata']['uid']}, container 'c0'"):
+            bench.kubelet.start(first)
+        bench.kubelet.admit(second)
+        with pytest.raises(StartFailed, match="foreign_slot"):
+            bench.kubelet.start(first)
+        assert slices(bench.kubelet.start(second)) == [(CARD_B, 32768, 60)]
+        assert {slot.owner_uid for slot in bench.plugin.bookings.ledger.slots.values()} == {"", second["metadata"]["uid"]}
+
+    @pytest.mark.parametrize("form", ["absent", "unknown", "other answers"])
+    def test_where_the_kubelets_record_cannot_be_read_a_start_goes_on_and_it_is_said(
+        self, bench: Bench, caplog: pytest.LogCaptureFixture, form: str
+    ) -> None:
+        bench.start()
+        found = pod("one")
+        bench.bind(found)
+        bench.kubelet.writes_checkpoint = False
+        bench.kubelet.admit(found)
+        entry = {"PodUID": "x", "ContainerName": "c", "ResourceName": wire.RESOURCE_NUMBER, "DeviceIDs": {}, "AllocResp": "####"}
+        texts = {"unknown": '{"Version": 3}', "other answers": json.dumps({"Data": {"PodDeviceEntries": [entry]}})}
+        if form in texts:
+            (bench.settings.device_plugins_dir / "kubelet_internal_checkpoint").write_text(texts[form], encoding="utf-8")
+        with caplog.at_level("WARNING"):
+            for _ in range(2):
+                assert slices(bench.kubelet.start(found)) == [(CARD_A, 8192, 10)]
+        assert caplog.text.count("a namesake's start is not told apart by the kubelet's record: ") == 1
 
     def test_without_the_api_server_a_mixed_record_is_not_trusted(self, bench: Bench) -> None:
         bench.start()

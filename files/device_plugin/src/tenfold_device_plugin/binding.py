@@ -4,7 +4,8 @@ Owns the order of these steps. What the pod has was decided before (``bookings``
 No call of the kubelet waits for the API server except PreStart's own look at the pod.
 
 Nothing here guesses a pod: Allocate gives out a random name for a set of ids, and PreStart, when the kubelet can say who holds these
-ids, ties the name to a pod UID for ever.
+ids, ties the name to a pod UID for ever. Pod-resources names a pod and no UID, and a namesake may be there already: so a slot is tied only
+to the pod and container that the kubelet's checkpoint says it was given to, where that can be read.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from ._domain import wire
 from ._domain.errors import WireError
 from .bookings import Bookings, booking_order, words_of
 from .cdi import CdiFolder, NvidiaSpec
+from .checkpoint import Checkpoint
 from .cluster import Cluster
 from .errors import CdiError, ClusterUnavailable, PermanentRefusal, Refused
 from .pages import Pages
@@ -39,6 +41,7 @@ class Parts:
 
     cluster: Cluster
     pod_resources: PodResources
+    checkpoint: Checkpoint
     pages: Pages
     cdi_folder: CdiFolder
     nvidia_spec: NvidiaSpec
@@ -51,6 +54,7 @@ class Binder:
         self.bookings = bookings
         self.parts = parts
         self._hinted: dict[tuple[str, str], float] = {}
+        self._said = log.Once()
 
     def preferred(self, available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]:
         """Ids of the card that the next pod's annotation names: a hint, so that the kubelet's ids say something to people."""
@@ -109,7 +113,7 @@ class Binder:
             share = booking.container(holder.container)
             if share is None:
                 raise PermanentRefusal("no_share", f"container {holder.container!r} holds ids, but the scheduler books nothing for it")
-            self._open_slots(ids, holder, uid, share)
+            self._open_slots(ids, holder, uid, pod, share)
         except Refused as refusal:
             self.bookings.reporter.refused(pod, refusal, start=True, container=holder.container if holder else None)
             raise
@@ -135,7 +139,36 @@ class Binder:
         node_name = pod["spec"].get("nodeName")
         if node_name != self.bookings.settings.node_name:
             raise Refused("unknown_owner", f"pod {holder.namespace}/{holder.pod} is bound to {node_name!r}, not to this node")
+        with self.bookings.changed:
+            self._slots_for(slots[0].ids, holder, pod["metadata"]["uid"], pod)
         return pod["metadata"]["uid"], pod
+
+    def _slots_for(self, ids: Sequence[str], holder: Holder, uid: str, pod: JsonObject | None) -> list[Slot]:
+        """The slots of these ids that are this pod's, or may become its own. Errors: Refused when there is none.
+
+        The caller holds the lock.
+        """
+        recipients = self.parts.checkpoint.recipients()
+        problem = self.parts.checkpoint.problem
+        if problem:
+            self._said.fails("checkpoint", f"a namesake's start is not told apart by the kubelet's record: {problem}")
+        else:
+            self._said.works("checkpoint")
+        containers = {holder.container, *(each["name"] for each in ((pod or {}).get("spec") or {}).get("initContainers") or [])}
+        found, others = [], set()
+        for slot in self.bookings.ledger.slots_of_ids(ids):
+            to = recipients.get(slot.name)
+            is_contradicted = to is not None and (to.uid != uid or to.container not in containers)
+            if slot.owner_uid == uid or (not slot.owner_uid and not is_contradicted):
+                found.append(slot)
+            else:
+                others.add(f"{to.uid}, container {to.container!r}" if to else slot.owner_uid)
+        if not found:
+            raise Refused(
+                "foreign_slot",
+                f"every slot of these ids belongs to another pod than {holder.namespace}/{holder.pod} ({uid}): {', '.join(sorted(others))}",
+            )
+        return found
 
     def _booking_for(self, uid: str, pod: JsonObject | None, deadline: float) -> Booking:
         """The pod's booking; made now if need be, after waiting for pods that are leaving (without the lock), then on another card."""
@@ -161,11 +194,9 @@ class Binder:
         """A card that was pulled cannot serve a start: such a booking is made anew."""
         return booking.cards <= {card.uuid for card in self.bookings.inventory.cards}
 
-    def _open_slots(self, ids: Sequence[str], holder: Holder, uid: str, share: ContainerShare) -> None:
+    def _open_slots(self, ids: Sequence[str], holder: Holder, uid: str, pod: JsonObject | None, share: ContainerShare) -> None:
         with self.bookings.changed:
-            slots = [slot for slot in self.bookings.ledger.slots_of_ids(ids) if slot.owner_uid in ("", uid)]
-            if not slots:
-                raise Refused("foreign_slot", f"every slot of these ids belongs to another pod than {holder.namespace}/{holder.pod}")
+            slots = self._slots_for(ids, holder, uid, pod)
             nvidia = self._nvidia()
             claimed = [slot if slot.owner_uid else slot.owned_by(uid, holder.namespace, holder.pod, holder.container) for slot in slots]
             if claimed != slots:

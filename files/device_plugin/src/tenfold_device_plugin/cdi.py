@@ -16,7 +16,7 @@ from typing import Any
 
 from .errors import CdiError
 
-__all__ = ["KIND", "CdiFolder", "NvidiaSpec", "device_name", "slot_spec"]
+__all__ = ["KIND", "CdiFolder", "NvidiaSpec", "device_name", "slot_of_device", "slot_spec"]
 
 KIND = "tenfold.dev/vgpu"
 FILE_PREFIX = "tenfold-"
@@ -42,6 +42,12 @@ _GRAPHICS_NAMES = (
 
 def device_name(slot: str) -> str:
     return f"{KIND}={slot}"
+
+
+def slot_of_device(name: str) -> str:
+    """The slot that a CDI device's full name stands for; empty: the device is none of ours."""
+    kind, _, slot = name.partition("=")
+    return slot if kind == KIND else ""
 
 
 class NvidiaSpec:

@@ -23,6 +23,7 @@ from .binding import Binder, Parts
 from .bookings import Bookings
 from .catalogues import Catalogues
 from .cdi import CdiFolder, NvidiaSpec
+from .checkpoint import Checkpoint
 from .clock import Clock, SystemClock
 from .cluster import Change, Cluster, KubernetesCluster
 from .collect import Collector
@@ -70,7 +71,9 @@ class Plugin:
         self.pages = Pages(settings.slots_dir, settings.hook_root, settings.hook_policy, settings.views)
         self.bookings = Bookings(settings, clock, ledger, self.inventory, self.pages, self.reporter, self.queue.add)
         nvidia_spec = NvidiaSpec(settings.nvidia_cdi_candidates())
-        self.binder = Binder(self.bookings, Parts(cluster, pod_resources, self.pages, CdiFolder(settings.cdi_dir), nvidia_spec))
+        checkpoint = Checkpoint(settings.device_plugins_dir, wire.RESOURCE_NUMBER)
+        parts = Parts(cluster, pod_resources, checkpoint, self.pages, CdiFolder(settings.cdi_dir), nvidia_spec)
+        self.binder = Binder(self.bookings, parts)
         self.collector = Collector(self.binder)
         self.advertiser = Advertiser(cluster, clock, settings.node_name, settings.heartbeat_seconds)
         catalogues = Catalogues(cluster, settings.namespace, settings.catalogue_dir)
