@@ -375,6 +375,17 @@ class FakeCluster:
             self._tell("node", "MODIFIED", self.node_object)
             return slim_node(copy.deepcopy(self.node_object))
 
+    def set_node_condition(self, name: str, condition: dict[str, Any]) -> dict[str, Any]:
+        assert name == NODE
+        with self.lock:
+            self._check()
+            conditions = self.node_object["status"].setdefault("conditions", [{"type": "Ready", "status": "True"}])
+            before: dict[str, Any] = next((each for each in conditions if each["type"] == condition["type"]), {})
+            self.node_object["status"]["conditions"] = [each for each in conditions if each is not before] + [{**before, **condition}]
+            self.writes.append(("condition", dict(condition)))
+            self._tell("node", "MODIFIED", self.node_object)
+            return slim_node(copy.deepcopy(self.node_object))
+
     def create_event(self, event: dict[str, Any]) -> None:
         with self.lock:
             self._check()

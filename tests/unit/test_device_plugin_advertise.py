@@ -29,6 +29,11 @@ def resources(bench: Bench, kind: str) -> tuple[int, int]:
     return int(shown.get(MEMORY, 0)), int(shown.get(CORES, 0))
 
 
+def condition(bench: Bench) -> dict[str, str]:
+    [found] = [each for each in bench.cluster.node_object["status"]["conditions"] if each["type"] == "TenfoldCards"]
+    return {key: found[key] for key in ("status", "reason", "message")}
+
+
 class TestResourcePatch:
     """Capacity decreases patch capacity and allocatable, increases patch capacity."""
 
@@ -121,11 +126,53 @@ class TestTheNode:
         bench.round()
         assert "hamivgpu" not in bench.cluster.node_annotations()
 
-    def test_without_a_card_says_nothing_to_anybody(self, bench: Bench) -> None:
+    def test_without_a_card_says_why_and_offers_nothing(self, bench: Bench) -> None:
         bench.cards.cards = []
         bench.start(register=False)
         bench.round()
-        assert bench.cluster.writes == [] and bench.kubelet.registrations == []
+        assert [(kind, said["message"]) for kind, said in bench.cluster.writes] == [("condition", "NVML shows no card")]
+        assert bench.kubelet.registrations == []
+
+    def test_says_in_nvmls_words_why_no_card_answers_and_when_one_does_again(self, bench: Bench) -> None:
+        bench.cards.silent = True
+        bench.start(register=False)
+        words = "NVML does not answer: Driver Not Loaded"
+        for _ in range(30):
+            bench.clock.advance(1)
+            bench.round()
+        assert not bench.plugin.ready and bench.plugin.unready == words
+        assert condition(bench) == {"status": "False", "reason": "NoCardAnswers", "message": words}
+        [event] = bench.cluster.events
+        assert event["involvedObject"]["kind"] == "Node" and event["message"] == f"no card answers: {words}"
+        [family] = [each for each in bench.plugin.metrics.collect() if each.name == "tenfold_cards_unavailable"]
+        assert [sample.labels for sample in family.samples] == [{"reason": words}]
+        bench.cards.silent = False
+        bench.clock.advance(bench.settings.scan_seconds)
+        bench.round()
+        assert condition(bench) == {"status": "True", "reason": "CardsAnswer", "message": ""}
+        assert len([kind for kind, _ in bench.cluster.writes if kind == "condition"]) == 2
+        bench.cards.silent = True
+        bench.clock.advance(bench.settings.scan_seconds)
+        bench.round()
+        assert len(bench.cluster.events) == 2
+
+    def test_has_no_condition_of_ours_while_all_is_well(self, bench: Bench) -> None:
+        bench.start()
+        assert "conditions" not in bench.cluster.node_object["status"]
+
+    def test_no_longer_names_a_card_that_is_gone_once_its_pods_are(self, bench: Bench) -> None:
+        bench.start()
+        found = pod("one", card=CARD_B)
+        bench.run(found)
+        bench.cards.cards = bench.cards.cards[:1]
+        for expected in ([10, 0], [10]):
+            bench.clock.advance(bench.settings.scan_seconds)
+            bench.settle()
+            records = wire.decode_register(bench.cluster.node_annotations()[wire.NODE_REGISTER_ANNOTATION])
+            assert [record.count for record in records] == expected
+            if len(expected) == 2:
+                bench.end(found)
+                bench.settle()
 
     def test_is_left_alone_until_the_pods_are_known(self, bench: Bench) -> None:
         bench.start(register=False)

@@ -13,7 +13,7 @@ from tenfold_device_plugin.clock import SystemClock
 from tenfold_device_plugin.errors import ClusterUnavailable
 from tenfold_device_plugin.serve import STREAM_GAP_SECONDS, STREAM_PATIENCE_SECONDS
 from tenfold_device_plugin.state import Card
-from tests.unit.device_plugin_bench import CARD_A, CARD_B, Bench, StartFailed, pod, until
+from tests.unit.device_plugin_bench import CARD_A, CARD_B, CATALOGUE, Bench, StartFailed, pod, until
 
 
 @pytest.fixture
@@ -177,6 +177,31 @@ class TestIds:
         bench.clock.advance(bench.settings.scan_seconds)
         bench.round()
         until(lambda: len(bench.kubelet.ids) == 60, "the kubelet knows the new ids")
+
+    def test_that_containers_hold_stay_when_slices_become_fewer(self, bench: Bench) -> None:
+        bench.start()
+        for number in range(10):
+            bench.run(pod(f"p{number}"))
+        held = {device_id for admitted in bench.kubelet.admitted for device_id in admitted.ids}
+        fewer = CATALOGUE.from_vars({**CATALOGUE.as_dict(), "slices_per_card": 2})
+        bench.cluster.config_maps[("tenfold-system", f"tenfold-tiers-{fewer.hash8}")] = {"catalogue.json": fewer.as_json()}
+        bench.cluster.set_node_annotation(wire.TIERS_REVISION_ANNOTATION, fewer.hash8)
+        bench.until_revision(fewer.hash8)
+        published = {f"{card}::{number}" for card in (CARD_A, CARD_B) for number in range(4)}
+        until(lambda: set(bench.kubelet.ids) == published | held, "the kubelet knows fewer ids, and those that are held")
+
+    def test_that_containers_hold_of_a_card_that_is_gone_stay_and_may_be_given_out_again(self, bench: Bench) -> None:
+        bench.start()
+        found = pod("one", card=CARD_B)
+        bench.bind(found)
+        bench.kubelet.admit(found)
+        (admitted,) = bench.kubelet.admitted
+        bench.crash()
+        bench.cards.cards = bench.cards.cards[:1]
+        bench.kubelet.ids = []
+        bench.start()
+        assert set(admitted.ids) <= set(bench.kubelet.ids) and len(bench.kubelet.ids) == 21
+        assert len(bench.plugin.binder.allocate([admitted.ids])) == 1
 
     def test_that_are_unknown_are_not_allocated(self, bench: Bench) -> None:
         bench.start()

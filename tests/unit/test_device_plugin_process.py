@@ -104,6 +104,8 @@ class HttpApi:
             return {"metadata": {"resourceVersion": "1"}, "items": list(cluster.pods.values())}
         if parts == ["nodes"]:
             return {"metadata": {"resourceVersion": "1"}, "items": [cluster.node_object]}
+        if parts[0] == "nodes" and parts[-1] == "status" and "conditions" in body["status"]:
+            return cluster.set_node_condition(parts[1], body["status"]["conditions"][0])
         if parts[0] == "nodes" and parts[-1] == "status":
             return cluster.set_node_resources(
                 parts[1],

@@ -150,7 +150,7 @@ class TestRegisterRecords:
 
 class TestIds:
     def test_fit_the_kubelets_63_characters_and_are_twice_the_slices(self) -> None:
-        ids = state.device_ids([CARD_A, CARD_B], 128)
+        ids = state.device_ids([CARD_A, CARD_B], 128, [])
         assert len(ids) == len(set(ids)) == 2 * 2 * 128
         assert max(map(len, ids)) <= 63
         assert {state.card_of_id(device_id) for device_id in ids} == {CARD_A, CARD_B}
@@ -159,7 +159,7 @@ class TestIds:
     def test_preferred_ids_are_what_was_asked_for_and_hold_what_must_be_included(
         self, wanted: list[str], size: int, must: int, order: Any
     ) -> None:
-        available = state.device_ids([CARD_A, CARD_B], 2)
+        available = state.device_ids([CARD_A, CARD_B], 2, [])
         order.shuffle(available)
         must_include = available[: min(must, size)]
         chosen = state.preferred_ids(wanted, available, must_include, size)
@@ -167,7 +167,7 @@ class TestIds:
         assert set(must_include) <= set(chosen) <= set(available)
 
     def test_one_id_of_each_wanted_card_is_preferred(self) -> None:
-        chosen = state.preferred_ids([CARD_B, CARD_A], state.device_ids([CARD_A, CARD_B], 2), [], 2)
+        chosen = state.preferred_ids([CARD_B, CARD_A], state.device_ids([CARD_A, CARD_B], 2, []), [], 2)
         assert [state.card_of_id(device_id) for device_id in chosen] == [CARD_B, CARD_A]
 
     def test_fewer_ids_than_asked_for_are_all_that_there_are(self) -> None:

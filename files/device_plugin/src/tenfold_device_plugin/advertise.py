@@ -17,7 +17,7 @@ from ._domain import wire
 from ._domain.errors import QuantityError
 from ._domain.quantities import parse_integer
 from .clock import Clock
-from .cluster import Change, Cluster
+from .cluster import CARDS_CONDITION, Change, Cluster
 from .state import Capacity, JsonObject
 
 __all__ = ["Advertiser", "ResourcePatch", "resource_patch"]
@@ -96,6 +96,22 @@ class Advertiser:
             return False
         annotated = self._write_annotations(records, all_booked)
         return self._write_resources(capacity) or annotated
+
+    def write_condition(self, problem: str) -> bool:
+        """Say why no card answers in a condition of the node, and that one does again; whether that took a request.
+
+        A node that never had such trouble has no such condition. Errors: as ``write``.
+        """
+        found: Mapping[str, Any] = next(iter((self.node or {"status": {}})["status"].get("conditions") or []), {})
+        wanted = {"status": "False" if problem else "True", "reason": "NoCardAnswers" if problem else "CardsAnswer", "message": problem}
+        if self.node is None or not (problem or found) or wanted.items() <= {"message": "", **found}.items():
+            return False
+        now = self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
+        condition = {"type": CARDS_CONDITION, **wanted, "lastHeartbeatTime": now}
+        if found.get("status") != wanted["status"]:
+            condition["lastTransitionTime"] = now
+        self.node = self._cluster.set_node_condition(self._node_name, condition)
+        return True
 
     def look_again_seconds(self) -> float | None:
         """When there is something to write even if nothing changes: the next heartbeat, or an allocatable that has lagged too long."""

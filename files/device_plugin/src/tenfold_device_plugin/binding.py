@@ -26,7 +26,7 @@ from .cluster import Cluster
 from .errors import CdiError, ClusterUnavailable, PermanentRefusal, Refused
 from .pages import Pages
 from .podresources import Holder, PodResources, owner_of
-from .state import Booking, ContainerShare, JsonObject, Slot, card_of_id, effective_request, is_leaving, preferred_ids
+from .state import Booking, ContainerShare, JsonObject, Slot, device_ids, effective_request, is_leaving, preferred_ids
 
 __all__ = ["Binder", "Parts"]
 
@@ -55,6 +55,7 @@ class Binder:
         self.parts = parts
         self._hinted: dict[tuple[str, str], float] = {}
         self._said = log.Once()
+        self._published: set[str] = set()  # since this process began: the kubelet hears of a change a moment later
 
     def preferred(self, available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]:
         """Ids of the card that the next pod's annotation names: a hint, so that the kubelet's ids say something to people."""
@@ -75,12 +76,22 @@ class Binder:
                     return container
         return None
 
-    def allocate(self, requests: Sequence[Sequence[str]]) -> list[str]:
-        """A slot name for each set of ids, on disk before it is returned. Errors: Refused for unknown cards, LedgerError."""
+    def device_ids(self) -> list[str]:
+        """What the kubelet may give out now, and needs for restarts of what it has given out."""
         with self.bookings.changed:
-            known = {card.uuid for card in self.bookings.inventory.cards}
+            held = [device_id for slot in self.bookings.ledger.slots.values() for device_id in slot.ids]
+            ids = device_ids([card.uuid for card in self.bookings.inventory.cards], self.bookings.terms.slices, held)
+            self._published.update(ids)
+            return ids
+
+    def allocate(self, requests: Sequence[Sequence[str]]) -> list[str]:
+        """A slot name for each set of ids, on disk before it is returned. Errors: Refused for ids never published, LedgerError.
+
+        Which card an id was made for does not matter: the pod's booking says what it gets.
+        """
+        with self.bookings.changed:
             for ids in requests:
-                strangers = sorted({device_id for device_id in ids if card_of_id(device_id) not in known})
+                strangers = sorted(set(ids) - self._published)
                 if strangers or not ids:
                     raise Refused(
                         "unknown_ids", f"the kubelet allocates ids that this node does not have: {', '.join(strangers) or 'none'}"

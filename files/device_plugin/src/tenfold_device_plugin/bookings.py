@@ -211,6 +211,11 @@ class Bookings:
         with self.changed:
             return [booking for uid, booking in self.ledger.bookings.items() if uid not in self._departed]
 
+    def is_booked(self, uuid: str) -> bool:
+        """Whether any pod has a share of this card."""
+        with self.changed:
+            return any(uuid in booking.cards for booking in self.ledger.bookings.values())
+
     def owned_slots(self) -> list[tuple[Slot, Booking, ContainerShare]]:
         """The newest slot of each container that is booked (an init container's older one stands for nobody)."""
         with self.changed:

@@ -8,7 +8,7 @@ Objects are dicts as the API sends them, cut down to the fields that we read, be
 Rights that the plugin's service account needs (all on its own node's objects; the admission policies narrow them further):
 
     nodes                get list watch patch      one node, by metadata.name: annotations, what Volcano reads
-    nodes/status         patch                     capacity and allocatable of vgpu-memory and vgpu-cores
+    nodes/status         patch                     capacity and allocatable of vgpu-memory and vgpu-cores, our condition
     pods                 get list watch patch      pods with spec.nodeName of this node: assignment annotations
     events               create                    core/v1, in the pods' namespaces
     configmaps           get                       tenfold-tiers-<hash8>, in the plugin's own namespace (a Role)
@@ -33,6 +33,8 @@ __all__ = ["Change", "Cluster", "KubernetesCluster"]
 JsonObject = dict[str, Any]
 Change = tuple[str, Any]
 """("SYNCED", [object...]) once first and after every gap, then ("ADDED" | "MODIFIED" | "DELETED", object); ("LOST", why) while it fails."""
+
+CARDS_CONDITION = "TenfoldCards"  # of the node; False while no card answers
 
 WATCH_SECONDS = 60  # the server ends a watch after one to two of these; a connection that died without a word is noticed 15 s later
 WATCH_PAUSES = Pauses(0.8, 30.0)
@@ -64,6 +66,8 @@ class Cluster(Protocol):
     def annotate_node(self, name: str, annotations: Mapping[str, str | None]) -> JsonObject: ...
 
     def set_node_resources(self, name: str, capacity: Mapping[str, int], allocatable: Mapping[str, int]) -> JsonObject: ...
+
+    def set_node_condition(self, name: str, condition: JsonObject) -> JsonObject: ...
 
     def create_event(self, event: JsonObject) -> None: ...
 
@@ -128,6 +132,10 @@ class KubernetesCluster:
         body = {"status": {key: value for key, value in status.items() if value}}
         return slim_node(self._call("PATCH", f"/api/v1/nodes/{name}/status", body))
 
+    def set_node_condition(self, name: str, condition: JsonObject) -> JsonObject:
+        body = {"status": {"conditions": [condition]}}
+        return slim_node(self._call("PATCH", f"/api/v1/nodes/{name}/status", body, patch="strategic-merge-patch"))  # one of a list, by type
+
     def create_event(self, event: JsonObject) -> None:
         body = {"apiVersion": "v1", "kind": "Event", **event}
         self._call("POST", f"/api/v1/namespaces/{event['metadata']['namespace']}/events", body)
@@ -147,8 +155,15 @@ class KubernetesCluster:
         except Conflict:
             return None
 
-    def _call(self, method: str, path: str, body: JsonObject | None = None, query: Mapping[str, str] | None = None) -> JsonObject:
-        response = self._open(method, path, body, query, self._timeout_seconds)
+    def _call(
+        self,
+        method: str,
+        path: str,
+        body: JsonObject | None = None,
+        query: Mapping[str, str] | None = None,
+        patch: str = "merge-patch",
+    ) -> JsonObject:
+        response = self._open(method, path, body, query, self._timeout_seconds, patch=patch)
         try:
             answer = json.loads(response.data)
         except ValueError as error:
@@ -158,14 +173,21 @@ class KubernetesCluster:
         return answer
 
     def _open(
-        self, method: str, path: str, body: JsonObject | None, query: Mapping[str, str] | None, read_seconds: float, preload: bool = True
+        self,
+        method: str,
+        path: str,
+        body: JsonObject | None,
+        query: Mapping[str, str] | None,
+        read_seconds: float,
+        preload: bool = True,
+        patch: str = "merge-patch",
     ) -> Any:
         """The response, of status below 300. Errors: Conflict, ClusterUnavailable, and of writes Rejected."""
         import urllib3
 
         headers = {"Accept": "application/json", "User-Agent": "tenfold-device-plugin"}
         if body is not None:
-            headers["Content-Type"] = "application/merge-patch+json" if method == "PATCH" else "application/json"
+            headers["Content-Type"] = f"application/{patch}+json" if method == "PATCH" else "application/json"
         try:
             headers.update({auth["key"]: auth["value"] for auth in self._configuration.auth_settings().values() if auth["in"] == "header"})
             response = self._pool.request(
@@ -282,9 +304,17 @@ def slim_pod(pod: JsonObject) -> JsonObject:
 
 def slim_node(node: JsonObject) -> JsonObject:
     """The fields of a node that the plugin reads."""
+    status = node.get("status") or {}
     return {
         "metadata": _only(node.get("metadata") or {}, ("name", "uid", "annotations", "resourceVersion")),
-        "status": _only(node.get("status") or {}, ("capacity", "allocatable")),
+        "status": {
+            **_only(status, ("capacity", "allocatable")),
+            "conditions": [
+                _only(condition, ("type", "status", "reason", "message"))
+                for condition in status.get("conditions") or []
+                if condition.get("type") == CARDS_CONDITION
+            ],
+        },
     }
 
 

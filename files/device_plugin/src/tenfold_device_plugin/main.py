@@ -41,8 +41,7 @@ from .reports import Reporter
 from .scan import CardSource, Inventory, open_source
 from .serve import Endpoint, Service
 from .settings import Settings
-from .state import device_ids
-from .workqueue import WorkQueue
+from .workqueue import NODE, WorkQueue
 from .writer import BUDGETS, IDLE_SECONDS, Writer
 
 __all__ = ["Plugin", "main"]
@@ -115,11 +114,11 @@ class Plugin:
 
     @property
     def unready(self) -> str:
-        """Why not ready, which is: registered with the kubelet that is there now, with a hook that this plugin can work with.
+        """Why not ready, which is: a card answers, a hook that this plugin can work with, registered with the kubelet that is there now.
 
         A plugin that is brought before its hook is so not ready, which stops the DaemonSet's rollout at the first node.
         """
-        return self.pages.problem() or ("" if self.endpoint.registered else "not registered with the kubelet")
+        return self.inventory.problem or self.pages.problem() or ("" if self.endpoint.registered else "not registered with the kubelet")
 
     def stop(self) -> None:
         self._stop.set()
@@ -144,13 +143,23 @@ class Plugin:
     # --- the node's own rounds ------------------------------------------------------------------------------------------
 
     def _scan(self) -> None:
-        before = self.inventory.cards
-        after = list(self.inventory.refresh())
+        before, problem = self.inventory.cards, self.inventory.problem
+        after = list(self.inventory.refresh(self.bookings.is_booked))
+        if self.inventory.problem != problem:
+            self._tell_problem()
         if after != before:
             for card in after:
                 words = "is in service" if card.healthy else f"is out of service: {card.fault}"
                 log.say(logging.INFO if card.healthy else logging.WARNING, f"card {card.uuid} ({card.name}) {words}", card=card.uuid)
             self.bookings.settle()
+
+    def _tell_problem(self) -> None:
+        node = self.reporter.node
+        if self.inventory.problem:
+            self.reporter.tell(node, "VgpuCardsUnavailable", f"no card answers: {self.inventory.problem}", warning=True)
+        else:
+            self.reporter.forget(node["metadata"]["uid"])
+        self.queue.add(NODE)
 
     def _check_hook(self) -> None:
         """Errors: Refused."""
@@ -159,8 +168,8 @@ class Plugin:
     def _register(self) -> None:
         """Errors: CardsUnavailable; OSError and grpc.RpcError by the kubelet."""
         if not self.inventory.cards:
-            raise CardsUnavailable("there is no card to register: NVML shows none")
-        self.service.publish(device_ids([card.uuid for card in self.inventory.cards], self.bookings.terms.slices))
+            raise CardsUnavailable(f"there is no card to register: {self.inventory.problem}")
+        self.service.publish(self.binder.device_ids())
         # Running pods' containers must be able to restart while the API server is away: then what it last said of us has to do.
         restarts_only = bool(self._lost) and self.advertiser.node is None and bool(self.bookings.ledger.bookings)
         if self.advertiser.ready or restarts_only or self.endpoint.registered:
@@ -233,7 +242,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         state_lock = hold_state(settings.state_dir)
         cluster = KubernetesCluster(settings.kubeconfig, settings.api_timeout_seconds)
-        source = open_source(clock, settings.xid_hold_seconds)
+        source = open_source(clock, settings.xid_hold_seconds, settings.state_dir / "xids.json")
         plugin = Plugin(settings, cluster, source, KubeletPodResources(settings.pod_resources_socket, wire.RESOURCE_NUMBER), clock)
         server = MetricsServer(settings.metrics_address, plugin.metrics, plugin) if settings.metrics_address else None
     except (ClusterUnavailable, LedgerError, OSError, ValueError) as error:

@@ -142,7 +142,10 @@ class SliceCollector:
                 total.add_metric(labels, use.total_bytes)
                 if use.busy_percent is not None:
                     busy.add_metric(labels, use.busy_percent)
-        yield from (used, total, busy, healthy, booked)
+        unavailable = GaugeMetricFamily("tenfold_cards_unavailable", "1 while no card answers, with NVML's words.", labels=["reason"])
+        if self._bookings.inventory.problem:
+            unavailable.add_metric([self._bookings.inventory.problem], 1)
+        yield from (used, total, busy, healthy, booked, unavailable)
 
     def _plugin(self) -> Iterator[Any]:
         bookings, reporter = self._bookings, self._bookings.reporter

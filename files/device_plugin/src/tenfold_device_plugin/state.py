@@ -254,8 +254,10 @@ def capacity(pods: Iterable[JsonObject], cards: Iterable[Card], bookings: Collec
 # --- device ids -----------------------------------------------------------------------------------------------------------
 
 
-def device_ids(uuids: Iterable[str], slices: int) -> list[str]:
-    return [f"{uuid}::{number}" for uuid in uuids for number in range(slices * IDS_PER_SLICE)]
+def device_ids(uuids: Iterable[str], slices: int, held: Iterable[str]) -> list[str]:
+    """Those of all cards, and those that containers hold of cards and slices that are gone: without its id a container does not restart."""
+    ids = [f"{uuid}::{number}" for uuid in uuids for number in range(slices * IDS_PER_SLICE)]
+    return ids + sorted(set(held) - set(ids))
 
 
 def card_of_id(device_id: str) -> str:

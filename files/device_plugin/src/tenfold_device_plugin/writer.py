@@ -126,14 +126,15 @@ class Writer:
     def _node(self, _uid: str) -> Done:
         bookings = self._bookings
         cards = bookings.inventory.cards
+        told = self._advertiser.write_condition(bookings.inventory.problem)
         if not bookings.synced or not cards:
-            return Done()
+            return Done(told)
         with bookings.changed:
             records = register_records(cards, bookings.terms, self.in_service)
             shown = capacity(bookings.pods.values(), cards, bookings.live_bookings(), bookings.terms)
             all_booked = not bookings.unbooked()
         asked = self._advertiser.write(records, shown, all_booked)
-        return Done(asked, self._advertiser.look_again_seconds())
+        return Done(asked or told, self._advertiser.look_again_seconds())
 
     def _tiers(self, _uid: str) -> Done:
         revision, bookings = self._advertiser.revision, self._bookings
