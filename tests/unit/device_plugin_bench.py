@@ -35,6 +35,7 @@ from tenfold_device_plugin.cluster import slim_node, slim_pod
 from tenfold_device_plugin.errors import CardsUnavailable, ClusterUnavailable, Conflict
 from tenfold_device_plugin.main import Plugin
 from tenfold_device_plugin.podresources import KubeletPodResources
+from tenfold_device_plugin.processes import Processes
 from tenfold_device_plugin.protos import device_plugin_pb2 as api
 from tenfold_device_plugin.protos import pod_resources_pb2 as pods_api
 from tenfold_device_plugin.scan import CardUse
@@ -47,6 +48,7 @@ MIB = 2**20
 CARD_A = "GPU-aaaaaaaa-0000-4000-8000-000000000001"
 CARD_B = "GPU-bbbbbbbb-0000-4000-8000-000000000002"
 CARD_MIB = 81920
+RUN_DEVICE = "0:57"  # of the made-up tmpfs under the run folder
 
 _UIDS = itertools.count(1)
 
@@ -692,6 +694,7 @@ class Bench:
         (self.settings.cdi_dir / "nvidia.yaml").write_text(NVIDIA_SPEC, encoding="utf-8")
         self.install_hook("0.1.0-11111111")
         self.kubelet = FakeKubelet(self.settings.kubelet_dir, self.settings.cdi_dir)
+        self._mounts("self", f"30 1 {RUN_DEVICE} / {self.settings.run_dir.resolve()} rw - tmpfs tmpfs rw\n")
         self._plugin: Plugin | None = None
 
     @property
@@ -712,7 +715,7 @@ class Bench:
     def start(self, register: bool = True) -> Plugin:
         """Start the plugin and, with ``register``, bring it to where the kubelet knows its ids."""
         pod_resources = KubeletPodResources(self.settings.pod_resources_socket, wire.RESOURCE_NUMBER)
-        self._plugin = Plugin(self.settings, self.cluster, self.cards, pod_resources, self.clock)
+        self._plugin = Plugin(self.settings, self.cluster, self.cards, pod_resources, self.clock, Processes(self.root / "proc"))
         self._plugin.begin()
         until(lambda: self.plugin.bookings.synced and self.plugin.advertiser.node, "the plugin knows pods and node")
         if register:
@@ -726,7 +729,7 @@ class Bench:
     def start_blind(self) -> Plugin:
         """Start the plugin while the API server is away and do one round once it has noticed."""
         pod_resources = KubeletPodResources(self.settings.pod_resources_socket, wire.RESOURCE_NUMBER)
-        self._plugin = Plugin(self.settings, self.cluster, self.cards, pod_resources, self.clock)
+        self._plugin = Plugin(self.settings, self.cluster, self.cards, pod_resources, self.clock, Processes(self.root / "proc"))
         self._plugin.begin()
         until(lambda: self.plugin._lost, "the plugin has noticed")
         self.round()
@@ -784,6 +787,18 @@ class Bench:
             os.pwrite(stream.fileno(), struct.pack("<QQ", used_bytes, gpu_time_us), region.STATE_GPUS_OFFSET + region.UUID_CHARS)
             os.pwrite(stream.fileno(), struct.pack("<Q", 1 if used_bytes else 0), first_slot)
             os.pwrite(stream.fileno(), struct.pack("<Q", used_bytes), first_slot + region.SLOT_USED_OFFSET)
+
+    def process(self, pid: int, slot: str) -> None:
+        """A process of a slot's container, until ``end_process``: what /proc shows of its mounts."""
+        self._mounts(str(pid), f"711 700 {RUN_DEVICE} /slots/{slot}/config /run/tenfold/config ro - tmpfs tmpfs rw\n")
+
+    def end_process(self, pid: int) -> None:
+        shutil.rmtree(self.root / "proc" / str(pid))
+
+    def _mounts(self, process: str, lines: str) -> None:
+        folder = self.root / "proc" / process
+        folder.mkdir(parents=True)
+        (folder / "mountinfo").write_text("700 600 0:90 / / rw - overlay overlay rw\n" + lines, encoding="utf-8")
 
     def end(self, found: dict[str, Any]) -> None:
         """Delete a pod the graceful way: it ends, the kubelet frees its ids, the object goes."""

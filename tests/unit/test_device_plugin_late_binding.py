@@ -16,6 +16,7 @@ from tenfold_device_plugin._domain import region, wire
 from tenfold_device_plugin.errors import Refused
 from tenfold_device_plugin.main import NEIGHBOURS_SECONDS
 from tenfold_device_plugin.podresources import Holder
+from tenfold_device_plugin.state import Card
 from tests.unit.device_plugin_bench import (
     CARD_A,
     CARD_B,
@@ -354,7 +355,8 @@ class TestAWatchThatLagsBehind:
         bench.kubelet.start(found)
         bench.cluster.pods.clear()  # its DELETED event came before PreStart had read the answer
         bench.clock.advance(60)
-        bench.round()
+        for _ in range(2):  # the writer asks, the node's own round looks for processes
+            bench.round()
         assert bench.plugin.bookings.ledger.bookings == {} and bench.plugin.bookings.pods == {}
 
 
@@ -473,8 +475,28 @@ class TestATakenCard:
             bench.kubelet.start(third)
         assert bench.plugin.reporter.refusals["no_room"] >= 1
 
-    def test_a_force_deleted_pod_keeps_its_share_for_a_while_if_its_processes_show_memory(self, bench: Bench) -> None:
+    def test_a_force_deleted_pod_keeps_its_share_as_long_as_a_process_of_it_lives(self, bench: Bench) -> None:
+        """Whatever its state says (the tenant writes it) and however long the driver holds on to it."""
         bench.start()
+        first, second = pod("first", "xlarge"), pod("second", "large", card=CARD_A)
+        created = bench.run(first)
+        bench.process(77, created.slot)
+        bench.spend(created.slot, 0)
+        bench.cluster.delete(first)
+        bench.bind(second)
+        bench.clock.advance(3600)
+        bench.settle()
+        assert second["metadata"]["uid"] not in bench.plugin.bookings.ledger.bookings
+        bench.end_process(77)
+        bench.spend(created.slot, 5 * MIB)  # what a killed process leaves behind
+        bench.settle()
+        assert bench.plugin.bookings.ledger.bookings[second["metadata"]["uid"]].cards == {CARD_A}
+
+    def test_where_processes_cannot_be_seen_a_force_deleted_pod_keeps_its_share_for_a_while_if_it_shows_memory(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        bench.start()
+        monkeypatch.setattr("tenfold_device_plugin.kubelet.peer_pid", lambda _socket: 0)
         first, second = pod("first", "xlarge"), pod("second", "large")
         bench.spend(bench.run(first).slot, 5 * MIB)
         bench.cluster.delete(first)
@@ -484,8 +506,13 @@ class TestATakenCard:
         bench.settle()
         assert bench.plugin.bookings.ledger.bookings[second["metadata"]["uid"]].cards == {CARD_A}
 
-    def test_a_force_deleted_pod_without_device_memory_frees_its_share_at_once(self, bench: Bench) -> None:
+    @pytest.mark.parametrize("seen", [True, False])
+    def test_a_force_deleted_pod_without_process_or_memory_frees_its_share_at_once(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch, seen: bool
+    ) -> None:
         bench.start()
+        if not seen:
+            monkeypatch.setattr("tenfold_device_plugin.kubelet.peer_pid", lambda _socket: 0)
         first, second = pod("first", "xlarge"), pod("second", "large")
         bench.spend(bench.run(first).slot, 0)
         bench.cluster.delete(first)
@@ -495,12 +522,16 @@ class TestATakenCard:
     def test_a_start_waits_for_a_force_deleted_pods_processes(self, bench: Bench) -> None:
         bench.start()
         first, second = pod("first", "xlarge"), pod("second", "large")
-        slot = bench.run(first).slot
-        bench.spend(slot, 5 * MIB)
+        bench.process(77, bench.run(first).slot)
         bench.cluster.delete(first)
         bench.bind(second)
         bench.kubelet.admit(second)
-        ending = threading.Timer(0.05, bench.spend, args=(slot, 0))
+
+        def end() -> None:
+            bench.end_process(77)
+            bench.plugin.rounds.run_due()
+
+        ending = threading.Timer(0.05, end)
         ending.start()
         assert slices(bench.kubelet.start(second)) == [(CARD_A, 32768, 60)]
         ending.join()
@@ -508,9 +539,10 @@ class TestATakenCard:
     def test_the_capacity_does_not_count_what_is_about_to_fall_free(self, bench: Bench) -> None:
         bench.start()
         first = pod("first", "xlarge")
-        bench.spend(bench.run(first).slot, 5 * MIB)
+        bench.process(77, bench.run(first).slot)
         bench.cluster.delete(first)
         bench.settle()
+        assert first["metadata"]["uid"] in bench.plugin.bookings.ledger.bookings
         assert bench.cluster.node_object["status"]["capacity"][wire.RESOURCE_MEMORY] == str(2 * CARD_MIB)
 
     def test_a_card_that_was_pulled_is_left_for_another(self, bench: Bench) -> None:
@@ -519,6 +551,91 @@ class TestATakenCard:
         bench.bind(found)
         bench.kubelet.admit(found)
         bench.plugin.inventory.cards = [card for card in bench.plugin.inventory.cards if card.uuid == CARD_A]
+        assert slices(bench.kubelet.start(found)) == [(CARD_A, 8192, 10)]
+
+
+CARD_C = "GPU-cccccccc-0000-4000-8000-000000000003"
+
+
+class TestACardThatFails:
+    @pytest.fixture
+    def three(self, bench: Bench) -> Bench:
+        """A third card."""
+        bench.cards.cards.append(Card(2, CARD_C, "NVIDIA A800-SXM4-80GB", CARD_MIB))
+        path = bench.settings.cdi_dir / "nvidia.yaml"
+        extra = f"  - name: {CARD_C}\n    containerEdits:\n      deviceNodes:\n        - path: /dev/nvidia2\n"
+        path.write_text(path.read_text(encoding="utf-8") + extra, encoding="utf-8")
+        bench.start()
+        return bench
+
+    def pull(self, bench: Bench, *uuids: str) -> None:
+        """The cards are gone, and the plugin begins anew."""
+        bench.crash()
+        bench.cards.cards = [card for card in bench.cards.cards if card.uuid not in uuids]
+        bench.start()
+
+    def break_card(self, bench: Bench, index: int, fault: str) -> None:
+        bench.cards.cards[index] = dataclasses.replace(bench.cards.cards[index], fault=fault)
+        bench.clock.advance(bench.settings.scan_seconds)
+        bench.round()
+
+    def test_moves_the_container_that_starts_and_never_a_running_sibling(self, three: Bench) -> None:
+        three.run(pod("filler", None, limits=[limits(40000, 20)], card=CARD_C))
+        found = pod("two", None, limits=[limits(30000, 10), limits(4096, 10)], card=[[CARD_A], [CARD_B]])
+        three.bind(found)
+        three.kubelet.admit(found)
+        first = three.kubelet.start(found, "c0")
+        three.kubelet.start(found, "c1")
+        three.cluster.change(found, phase="Running")
+        three.until_seen()
+        self.pull(three, CARD_B)
+        assert slices(three.kubelet.start(found, "c1")) == [(CARD_C, 4096, 10)]
+        assert region.read_config(three.settings.slots_dir / first.slot).gpus[0].uuid == CARD_A
+        three.settle()
+        assert three.cluster.annotations(found)[wire.POD_IDS_ANNOTATION] == f"{CARD_A},NVIDIA,30000,10:;{CARD_C},NVIDIA,4096,10:"
+
+    def test_does_not_keep_a_sibling_on_another_card_from_restarting(self, bench: Bench) -> None:
+        bench.start()
+        found = pod("two", None, limits=[limits(4096, 10), limits(4096, 10)], card=[[CARD_A], [CARD_B]])
+        bench.bind(found)
+        bench.kubelet.admit(found)
+        for name in ("c0", "c1"):
+            bench.kubelet.start(found, name)
+        bench.cluster.change(found, phase="Running")
+        bench.until_seen()
+        self.pull(bench, CARD_B)
+        bench.run(pod("other", None, limits=[limits(77000, 80)]))
+        assert slices(bench.kubelet.start(found, "c0")) == [(CARD_A, 4096, 10)]
+        with pytest.raises(StartFailed, match=f"no_room: card '{CARD_B}', which it was booked on, is gone; no card of this node has room"):
+            bench.kubelet.start(found, "c1")
+
+    def test_before_the_first_start_makes_the_container_move(self, bench: Bench) -> None:
+        bench.start()
+        found = pod("one")
+        bench.bind(found)
+        bench.kubelet.admit(found)
+        self.break_card(bench, 0, "critical XID 79")
+        assert slices(bench.kubelet.start(found)) == [(CARD_B, 8192, 10)]
+        bench.settle()
+        assert bench.cluster.annotations(found)[wire.POD_IDS_ANNOTATION] == f"{CARD_B},NVIDIA,8192,10:"
+
+    def test_before_the_first_start_makes_the_container_wait_where_no_other_has_room(self, bench: Bench) -> None:
+        bench.start()
+        bench.run(pod("big", "xlarge", card=CARD_B))
+        found = pod("one", "large", card=CARD_A)
+        bench.bind(found)
+        bench.kubelet.admit(found)
+        self.break_card(bench, 0, "critical XID 79")
+        with pytest.raises(StartFailed, match=r"no_room: card .* is out of service: critical XID 79; no card of this node has room"):
+            bench.kubelet.start(found)
+        self.break_card(bench, 0, "")
+        assert slices(bench.kubelet.start(found)) == [(CARD_A, 32768, 60)]
+
+    def test_after_the_first_start_is_the_containers_to_return_to(self, bench: Bench) -> None:
+        bench.start()
+        found = pod("one")
+        bench.run(found)
+        self.break_card(bench, 0, "critical XID 79")
         assert slices(bench.kubelet.start(found)) == [(CARD_A, 8192, 10)]
 
 

@@ -120,7 +120,7 @@ class Binder:
                 )
             holder = owner_of(ids, self.parts.pod_resources.holders())
             uid, pod = self._identify(holder, slots)
-            booking = self._booking_for(uid, pod, deadline)
+            booking = self._booking_for(uid, pod, holder.container, any(slot.owner_uid == uid for slot in slots), deadline)
             share = booking.container(holder.container)
             if share is None:
                 raise PermanentRefusal("no_share", f"container {holder.container!r} holds ids, but the scheduler books nothing for it")
@@ -181,29 +181,43 @@ class Binder:
             )
         return found
 
-    def _booking_for(self, uid: str, pod: JsonObject | None, deadline: float) -> Booking:
-        """The pod's booking; made now if need be, after waiting for pods that are leaving (without the lock), then on another card."""
+    def _booking_for(self, uid: str, pod: JsonObject | None, container: str, has_started: bool, deadline: float) -> Booking:
+        """The pod's booking, with cards that can serve this container.
+
+        Made now if need be: after waiting for pods that are leaving (without the lock), then on another card.
+        """
         with self.bookings.changed:
             if pod is not None:
                 self.bookings.add_fetched(pod)
             while True:
                 booking = self.bookings.ledger.bookings.get(uid)
-                if booking is not None and (pod is None or self._cards_are_present(booking)):
+                fault = self._fault(booking, container, has_started) if booking and pod else ""
+                if booking is not None and not fault:
                     return booking
                 if pod is None:
                     raise Refused("not_booked", "nothing is booked for this pod and the API server is away")
                 remaining = deadline - self.bookings.clock.monotonic()
-                self.bookings.release_gone()
                 try:
+                    if booking is not None:
+                        return self.bookings.rebook(self.bookings.pods.get(uid, pod), booking, container, patient=remaining > 0)
                     return self.bookings.book(self.bookings.pods.get(uid, pod), patient=remaining > 0)
                 except Refused as refusal:
                     if refusal.reason != "waiting" or remaining <= 0:
+                        if fault:
+                            raise Refused(refusal.reason, f"{fault}; {refusal}") from refusal
                         raise
                 self.bookings.changed.wait(min(remaining, WAIT_STEP_SECONDS))
 
-    def _cards_are_present(self, booking: Booking) -> bool:
-        """A card that was pulled cannot serve a start: such a booking is made anew."""
-        return booking.cards <= {card.uuid for card in self.bookings.inventory.cards}
+    def _fault(self, booking: Booking, container: str, has_started: bool) -> str:
+        """Why this container needs other cards: it begins on healthy ones and returns to those that are there. Empty: it does not."""
+        cards = {card.uuid: card for card in self.bookings.inventory.cards}
+        share = booking.container(container)
+        for uuid in [each.uuid for each in share.shares] if share else []:
+            if uuid not in cards:
+                return f"card {uuid!r}, which it was booked on, is gone"
+            if not has_started and not cards[uuid].healthy:
+                return f"card {uuid!r}, which it was booked on, is out of service: {cards[uuid].fault}"
+        return ""
 
     def _open_slots(self, ids: Sequence[str], holder: Holder, uid: str, pod: JsonObject | None, share: ContainerShare) -> None:
         with self.bookings.changed:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from . import log
 from ._domain import wire
 from ._domain.errors import RegionError
-from .claim import Node, asks_for_slice, decide, desired_annotations
+from .claim import Node, asks_for_slice, decide, decide_again, desired_annotations
 from .clock import Clock
 from .cluster import Change
 from .errors import LedgerError, PermanentRefusal, Refused
@@ -25,6 +25,7 @@ from .reports import Reporter
 from .scan import Inventory
 from .settings import Settings
 from .state import Booking, ContainerShare, JsonObject, Slot, Terms, effective_request, is_leaving, is_terminal
+from .tenants import Tenants
 from .workqueue import NODE, pod_key
 
 __all__ = ["Bookings", "booking_order", "words_of"]
@@ -43,6 +44,7 @@ class Bookings:
         ledger: Ledger,
         inventory: Inventory,
         pages: Pages,
+        tenants: Tenants,
         reporter: Reporter,
         touch: Callable[[str], None],
     ) -> None:
@@ -53,6 +55,7 @@ class Bookings:
         self.inventory = inventory
         self.reporter = reporter
         self._pages = pages
+        self._tenants = tenants
         self._touch = touch
         self.changed = threading.Condition()  # holds an RLock: the lock of the ledger
         self.pods: dict[str, JsonObject] = {}
@@ -78,17 +81,24 @@ class Bookings:
                 self.settle()
 
     def settle_due(self) -> None:
-        """Decide anew if that failed, or if shares may have fallen free by time alone. Errors: LedgerError."""
+        """Decide anew if that failed, or if pods are gone and their processes may have ended. Errors: LedgerError."""
         with self.changed:
-            if self._departed or self._unsettled:
-                self.settle()
+            if not (self._departed or self._unsettled):
+                return
+        living = self._tenants.slots()  # without the lock: it looks at every process
+        with self.changed:
+            over = [uid for uid in self._departed if not self._may_live(uid, living)]
+            self._release(over)
+            for uid in over:
+                del self._departed[uid]
+            self.settle()
 
     def settle(self) -> None:
         """Decide anew, because pods, cards or tiers have changed. Errors: LedgerError."""
         with self.changed:
             self._unsettled = True
             if self.synced:
-                self.release_gone()
+                self._release(uid for uid, pod in self.pods.items() if is_terminal(pod))  # by the kubelet's word all of it has ended
                 for pod in sorted(self.pods.values(), key=booking_order):
                     if pod["metadata"]["uid"] not in self.ledger.bookings and self._wants_booking(pod):
                         self._try_book(pod)
@@ -128,34 +138,36 @@ class Bookings:
         self._departed[uid] = self.clock.monotonic()
         self.reporter.forget(uid)
 
-    def release_gone(self) -> None:
-        now = self.clock.monotonic()
-        grace = self.settings.forced_grace_seconds
-        over = {uid for uid, since in self._departed.items() if now - since >= grace or not self._shows_memory(uid)}
-        over |= {uid for uid, pod in self.pods.items() if is_terminal(pod)}
-        known = [uid for uid in over if uid in self.ledger.bookings or uid in self.ledger.refusals]
+    def _release(self, uids: Iterable[str]) -> None:
+        """Free what these pods have."""
+        known = [uid for uid in uids if uid in self.ledger.bookings or uid in self.ledger.refusals]
+        for uid in known:
+            booking = self.ledger.bookings.get(uid)
+            if booking is not None:
+                log.say(
+                    logging.INFO,
+                    f"pod {booking.namespace}/{booking.name} is gone, its share of {', '.join(sorted(booking.cards))} is free",
+                    namespace=booking.namespace,
+                    pod=booking.name,
+                    uid=uid,
+                )
         if known:
-            for uid in known:
-                booking = self.ledger.bookings.get(uid)
-                if booking is not None:
-                    log.say(
-                        logging.INFO,
-                        f"pod {booking.namespace}/{booking.name} is gone, its share of {', '.join(sorted(booking.cards))} is free",
-                        namespace=booking.namespace,
-                        pod=booking.name,
-                        uid=uid,
-                    )
             self.ledger.remove(uids=known)
-        for uid in over:
-            self._departed.pop(uid, None)
 
-    def _shows_memory(self, uid: str) -> bool:
-        """Whether processes of a pod say that they hold device memory.
+    def _may_live(self, uid: str, living: frozenset[str] | None) -> bool:
+        """Whether processes of a pod whose object is gone may go on; ``living`` are the slots that have one.
 
-        After a deletion in order they have ended. Deleted by force, the object goes first and they may go on until the kubelet has killed
-        them; a process that was killed leaves its numbers behind, so this is asked for a short time only.
+        After a deletion in order they have ended. Deleted by force, the object goes first, and they go on until the kubelet has killed
+        them, or the driver lets them go. Where they cannot be seen, what they say of their memory counts, for a short time: a process that
+        was killed leaves its numbers behind.
         """
-        for slot in self.ledger.slots_of_pod(uid):
+        slots = self.ledger.slots_of_pod(uid)
+        if living is not None:
+            return any(slot.name in living for slot in slots)
+        return self.clock.monotonic() - self._departed[uid] < self.settings.forced_grace_seconds and self._shows_memory(slots)
+
+    def _shows_memory(self, slots: Iterable[Slot]) -> bool:
+        for slot in slots:
             try:
                 if any(gpu.processes and gpu.used_bytes for gpu in self._pages.state(slot.name).gpus):
                     return True
@@ -177,19 +189,36 @@ class Bookings:
 
     def book(self, pod: JsonObject, patient: bool) -> Booking:
         """Decide and keep. Errors: Refused, LedgerError. The caller holds the lock."""
-        uid, settings = pod["metadata"]["uid"], self.settings
+        uid = pod["metadata"]["uid"]
         known = self.ledger.refusals.get(uid)
         if known is not None:
             raise PermanentRefusal(*known)
-        node = Node(settings.node_name, self.inventory.cards, self.terms, settings.schedulers)
         try:
-            booking = decide(pod, node, self.ledger.bookings.values(), self._leaving(), patient)
+            booking = decide(pod, self._node(), self.ledger.bookings.values(), self._leaving(), patient)
         except PermanentRefusal as refusal:
             if refusal.reason == "bypass":  # its evidence vanishes: the kubelet soon reports the pod as scheduled
                 self.ledger.put_refusal(uid, refusal.reason, str(refusal))
             raise
+        self._keep(pod, booking)
+        return booking
+
+    def rebook(self, pod: JsonObject, booking: Booking, container: str, patient: bool) -> Booking:
+        """Other cards for a container that does not run; its siblings keep theirs.
+
+        Errors: Refused, LedgerError. The caller holds the lock.
+        """
+        again = decide_again(pod, booking, container, self._node(), self.ledger.bookings.values(), self._leaving(), patient)
+        self._keep(pod, again)
+        return again
+
+    def _node(self) -> Node:
+        return Node(self.settings.node_name, self.inventory.cards, self.terms, self.settings.schedulers)
+
+    def _keep(self, pod: JsonObject, booking: Booking) -> None:
+        uid = booking.uid
         self.ledger.put_booking(booking)
         self._touch(pod_key(uid))
+        self._touch(NODE)
         self._departed.pop(uid, None)
         words = f"booked {_shares(booking)}"
         if booking.source == "moved":
@@ -204,7 +233,6 @@ class Bookings:
                 uid=uid,
                 tier=booking.tier or None,
             )
-        return booking
 
     def live_bookings(self) -> list[Booking]:
         """Bookings of pods that exist: those of departed ones are about to fall free, and the scheduler counts them as free already."""

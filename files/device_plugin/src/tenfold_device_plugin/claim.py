@@ -8,15 +8,16 @@ ledger. A claim that no longer fits waits for pods that are leaving, or moves to
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ._domain import fit, wire
 from ._domain.errors import TierError, WireError
+from ._domain.slices import SliceRequest
 from .errors import PermanentRefusal, Refused
 from .state import Booking, Card, ContainerShare, JsonObject, Share, Terms, card_ledgers, effective_request
 
-__all__ = ["Node", "asks_for_slice", "decide", "desired_annotations"]
+__all__ = ["Node", "asks_for_slice", "decide", "decide_again", "desired_annotations"]
 
 MIRROR_ANNOTATION = "kubernetes.io/config.mirror"  # the API's picture of a static pod
 MOVE_POLICY = "binpack"
@@ -57,13 +58,51 @@ def decide(pod: JsonObject, node: Node, bookings: Iterable[Booking], leaving_uid
         staying = card_ledgers(node.cards, [booking for booking in others if booking.uid not in leaving_uids], node.terms)
         if patient and not _overbooked(claim, staying):
             raise Refused("waiting", f"waits for a terminating pod: {overbooked}")
+    segments = _placed(pod, node, [container.request for container in requests], others, leaving_uids, patient)
+    return _booking(pod, node, requests, segments, "limits" if claim is None else "moved")
+
+
+def decide_again(
+    pod: JsonObject,
+    booking: Booking,
+    container_name: str,
+    node: Node,
+    bookings: Iterable[Booking],
+    leaving_uids: Collection[str],
+    patient: bool,
+) -> Booking:
+    """The booking with other cards for one container, which cannot start on those that it has; what its siblings have stays.
+
+    Errors: as ``decide``.
+    """
+    request = next((each.request for each in _requests(pod, node) if each.name == container_name), None)
+    if request is None:
+        raise PermanentRefusal("no_share", f"container {container_name!r} requests no slice")
+    siblings = replace(booking, containers=tuple(each for each in booking.containers if each.name != container_name))
+    others = [*(each for each in bookings if each.uid != booking.uid), siblings]
+    segment = _placed(pod, node, [request], others, leaving_uids, patient)[0]
+    label = str((pod["metadata"].get("labels") or {}).get(wire.TIER_LABEL, ""))
+    moved = ContainerShare(container_name, tuple(_share(node.terms, label, assignment) for assignment in segment))
+    containers = tuple(moved if each.name == container_name else each for each in booking.containers)
+    return replace(booking, source="moved", containers=containers)
+
+
+def _placed(
+    pod: JsonObject,
+    node: Node,
+    requests: Sequence[SliceRequest],
+    others: Iterable[Booking],
+    leaving_uids: Collection[str],
+    patient: bool,
+) -> Sequence[Sequence[wire.Assignment]]:
+    """Cards by the scheduler's own rule. Errors: Refused("waiting") with ``patient`` while pods are leaving, else Refused("no_room")."""
     annotations = (pod.get("metadata") or {}).get("annotations") or {}
-    placed = fit.fit_pod([container.request for container in requests], ledgers, MOVE_POLICY, annotations)
-    if isinstance(placed, fit.FitRefusal):
-        if patient and leaving_uids:
-            raise Refused("waiting", f"waits for terminating pods: {placed}")
-        raise Refused("no_room", f"no card of this node has room: {placed}")
-    return _booking(pod, node, requests, placed.segments, "limits" if claim is None else "moved")
+    placed = fit.fit_pod(requests, card_ledgers(node.cards, others, node.terms), MOVE_POLICY, annotations)
+    if isinstance(placed, fit.PodFit):
+        return placed.segments
+    if patient and leaving_uids:
+        raise Refused("waiting", f"waits for terminating pods: {placed}")
+    raise Refused("no_room", f"no card of this node has room: {placed}")
 
 
 def desired_annotations(pod: JsonObject, booking: Booking, node_name: str) -> dict[str, str]:

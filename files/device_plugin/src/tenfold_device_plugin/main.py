@@ -41,6 +41,7 @@ from .reports import Reporter
 from .scan import CardSource, Inventory, open_source
 from .serve import Endpoint, Service
 from .settings import Settings
+from .tenants import Tenants
 from .workqueue import NODE, WorkQueue
 from .writer import BUDGETS, IDLE_SECONDS, Writer
 
@@ -56,7 +57,15 @@ DRAIN_QUIET_SECONDS = 1.0  # a scheduler cycle that began before it saw count 0 
 class Plugin:
     """Everything wired together. ``run`` returns after ``stop`` (SIGTERM) when no pod would fail by our going."""
 
-    def __init__(self, settings: Settings, cluster: Cluster, source: CardSource, pod_resources: PodResources, clock: Clock) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        cluster: Cluster,
+        source: CardSource,
+        pod_resources: PodResources,
+        clock: Clock,
+        processes: Processes,
+    ) -> None:
         """Errors: LedgerError."""
         self.settings = settings
         self.clock = clock
@@ -68,7 +77,8 @@ class Plugin:
         if ledger.recovered_from:
             log.say(logging.ERROR, f"the ledger was damaged, going on with the version before: {ledger.recovered_from}")
         self.pages = Pages(settings.slots_dir, settings.hook_root, settings.hook_policy, settings.views)
-        self.bookings = Bookings(settings, clock, ledger, self.inventory, self.pages, self.reporter, self.queue.add)
+        tenants = Tenants(processes, settings.slots_dir, settings.pod_resources_socket)
+        self.bookings = Bookings(settings, clock, ledger, self.inventory, self.pages, tenants, self.reporter, self.queue.add)
         nvidia_spec = NvidiaSpec(settings.nvidia_cdi_candidates())
         checkpoint = Checkpoint(settings.device_plugins_dir, wire.RESOURCE_NUMBER)
         parts = Parts(cluster, pod_resources, checkpoint, self.pages, CdiFolder(settings.cdi_dir), nvidia_spec)
@@ -78,7 +88,7 @@ class Plugin:
         catalogues = Catalogues(cluster, settings.namespace, settings.catalogue_dir)
         self.writer = Writer(self.queue, clock, cluster, self.bookings, self.advertiser, catalogues, self.reporter)
         self.neighbourhood = Neighbourhood(self.pages, clock, source.use)
-        self.gpu_times = GpuTimes(self.pages, clock, source, Processes())
+        self.gpu_times = GpuTimes(self.pages, clock, source, processes)
         self.registration = Duties(clock, STEP_SECONDS, [Duty("registration", self._register)])
         self.service = Service(self.binder, clock, self.registration.wake)
         self.endpoint = Endpoint(settings.device_plugins_dir, self.service, clock)
@@ -243,7 +253,8 @@ def main(arguments: list[str] | None = None) -> int:
         state_lock = hold_state(settings.state_dir)
         cluster = KubernetesCluster(settings.kubeconfig, settings.api_timeout_seconds)
         source = open_source(clock, settings.xid_hold_seconds, settings.state_dir / "xids.json")
-        plugin = Plugin(settings, cluster, source, KubeletPodResources(settings.pod_resources_socket, wire.RESOURCE_NUMBER), clock)
+        pod_resources = KubeletPodResources(settings.pod_resources_socket, wire.RESOURCE_NUMBER)
+        plugin = Plugin(settings, cluster, source, pod_resources, clock, Processes())
         server = MetricsServer(settings.metrics_address, plugin.metrics, plugin) if settings.metrics_address else None
     except (ClusterUnavailable, LedgerError, OSError, ValueError) as error:
         log.say(logging.CRITICAL, f"cannot start: {error}")
