@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tenfold_device_plugin._domain import region
-from tests.unit.device_plugin_bench import CARD_B, MIB, Bench, pod
+from tenfold_device_plugin._domain import region, wire
+from tenfold_device_plugin.collect import UNSTARTED_SECONDS
+from tests.unit.device_plugin_bench import CARD_A, CARD_B, MIB, Bench, pod
 
 
 @pytest.fixture
@@ -23,11 +24,11 @@ def files(bench: Bench, slot: str) -> list[Path]:
     return [path for path in places if path.exists()]
 
 
-def collect(bench: Bench) -> list[str]:
+def collect(bench: Bench, grace_seconds: float = 15.0) -> list[str]:
     """Two looks, one grace time apart."""
     bench.until_seen()
     bench.plugin.collector.collect()
-    bench.clock.advance(bench.settings.slot_grace_seconds)
+    bench.clock.advance(grace_seconds)
     return bench.plugin.collector.collect()
 
 
@@ -56,7 +57,21 @@ class TestTheDead:
         (slot,) = bench.plugin.bookings.ledger.slots
         assert collect(bench) == []
         bench.end(found)
-        assert collect(bench) == [slot]
+        assert collect(bench) == []
+        bench.clock.advance(UNSTARTED_SECONDS)
+        assert bench.plugin.collector.collect() == [slot]
+
+    def test_leave_nothing_behind_however_many_never_started(self, bench: Bench) -> None:
+        bench.start()
+        for number in range(60):
+            found = pod(f"p{number}")
+            bench.bind(found)
+            bench.kubelet.admit(found)
+            bench.end(found)
+            bench.clock.advance(5)
+            bench.settle()
+            bench.plugin.collector.collect()
+        assert len(bench.plugin.bookings.ledger.slots) <= 1 + UNSTARTED_SECONDS / 5
 
     def test_include_files_that_nobody_remembers(self, bench: Bench) -> None:
         bench.start()
@@ -75,6 +90,25 @@ class TestTheDead:
 
 
 class TestTheLiving:
+    @pytest.mark.parametrize(("init", "app"), [(2, 1), (1, 2)])
+    @pytest.mark.parametrize("known", [True, False], ids=["by the checkpoint", "by their ids"])
+    def test_keep_their_slots_while_images_are_pulled_with_another_card_count_in_init(
+        self, bench: Bench, init: int, app: int, known: bool
+    ) -> None:
+        def limits(number: int) -> dict[str, str]:
+            return {wire.RESOURCE_NUMBER: str(number), wire.RESOURCE_MEMORY: "4096", wire.RESOURCE_CORES: "10"}
+
+        bench.kubelet.writes_checkpoint = known
+        bench.start()
+        found = pod("p", None, limits=[limits(app)], card=[[CARD_A, CARD_B][:app]])
+        found["spec"]["initContainers"] = [{"name": "setup", "resources": {"limits": limits(init)}}]
+        bench.bind(found)
+        bench.kubelet.admit(found)
+        for _ in range(30):
+            assert collect(bench) == []
+        for name in ("setup", "c0"):
+            assert len(bench.kubelet.start(found, name).gpus) == app
+
     def test_are_never_touched(self, bench: Bench) -> None:
         bench.start()
         created = bench.run(pod("one"))

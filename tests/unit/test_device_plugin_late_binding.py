@@ -401,6 +401,16 @@ class TestPodsThatBypassTheScheduler:
         with pytest.raises(StartFailed, match=r"81920 MiB and 10 percent of card .* by annotation, 8192 MiB and 10 percent by its limits"):
             bench.kubelet.start(found)
 
+    def test_memory_without_a_number_is_told_by_name_and_nothing_is_booked(self, bench: Bench) -> None:
+        """The kubelet starts such a container without asking us."""
+        bench.start()
+        found = pod("bare", None, limits=[{wire.RESOURCE_MEMORY: "8192", wire.RESOURCE_CORES: "10"}])
+        bench.bind(found)
+        [event] = bench.cluster.events
+        assert event["reason"] == "VgpuNotBooked" and "container 'c0' asks for memory or cores of a card without" in event["message"]
+        assert bench.plugin.bookings.ledger.bookings == {}
+        assert bench.cluster.annotations(found)[wire.POD_BIND_PHASE_ANNOTATION] == wire.BIND_PHASE_ALLOCATING
+
     def test_a_sidecar_that_requests_a_slice_is_refused(self, bench: Bench) -> None:
         bench.start()
         found = pod("sidecar")

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from . import log
 from ._domain import wire
 from ._domain.errors import RegionError
-from .claim import Node, asks_for_slice, decide, decide_again, desired_annotations
+from .claim import Node, asks_for_slice, decide, decide_again, desired_annotations, group_of
 from .clock import Clock
 from .cluster import Change
 from .errors import LedgerError, PermanentRefusal, Refused
@@ -212,7 +212,8 @@ class Bookings:
         return again
 
     def _node(self) -> Node:
-        return Node(self.settings.node_name, self.inventory.cards, self.terms, self.settings.schedulers)
+        groups = {uid: group for uid, pod in self.pods.items() if (group := group_of(pod))}
+        return Node(self.settings.node_name, self.inventory.cards, self.terms, self.settings.schedulers, groups)
 
     def _keep(self, pod: JsonObject, booking: Booking) -> None:
         uid = booking.uid
@@ -238,6 +239,11 @@ class Bookings:
         """Bookings of pods that exist: those of departed ones are about to fall free, and the scheduler counts them as free already."""
         with self.changed:
             return [booking for uid, booking in self.ledger.bookings.items() if uid not in self._departed]
+
+    def counted_bookings(self) -> list[Booking]:
+        """Those that the scheduler counts on cards: not of pods that are leaving."""
+        with self.changed:
+            return [booking for booking in self.live_bookings() if not is_leaving(self.pods.get(booking.uid, {}))]
 
     def is_booked(self, uuid: str) -> bool:
         """Whether any pod has a share of this card."""

@@ -8,7 +8,7 @@ ledger. A claim that no longer fits waits for pods that are leaving, or moves to
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ._domain import fit, wire
@@ -17,26 +17,39 @@ from ._domain.slices import SliceRequest
 from .errors import PermanentRefusal, Refused
 from .state import Booking, Card, ContainerShare, JsonObject, Share, Terms, card_ledgers, effective_request
 
-__all__ = ["Node", "asks_for_slice", "decide", "decide_again", "desired_annotations"]
+__all__ = ["Node", "asks_for_slice", "decide", "decide_again", "desired_annotations", "group_of"]
 
 MIRROR_ANNOTATION = "kubernetes.io/config.mirror"  # the API's picture of a static pod
 MOVE_POLICY = "binpack"
+# Volcano v1.15.1: pkg/scheduler/api/devices/nvidia/vgpu/utils.go; no two pods of a group that spreads get one card.
+SPREAD_ANNOTATION, SPREAD = "volcano.sh/vgpu-podgroup-policy", "spread"
+GROUP_ANNOTATION = "scheduling.k8s.io/group-name"
+RESOURCE_PERCENTAGE = "volcano.sh/vgpu-memory-percentage"  # a name that the scheduler can be configured to know, and nodes do not offer
 PLACED_TIME = str(2**64 - 1)  # what the scheduler's own plugin writes into vgpu-time when a pod has its cards
 
 
 @dataclass(frozen=True)
 class Node:
-    """What a decision needs to know of this node."""
+    """What a decision needs to know of this node. ``groups`` names the PodGroup of each pod that has one, by UID."""
 
     name: str
     cards: Sequence[Card]
     terms: Terms
     schedulers: Collection[str]
+    groups: Mapping[str, str] = field(default_factory=dict)
 
 
 def asks_for_slice(pod: JsonObject) -> bool:
-    """Whether any container of the pod, init containers included, requests one of our resources that the kubelet gives out."""
-    return effective_request(pod, wire.RESOURCE_NUMBER) > 0 or effective_request(pod, wire.RESOURCE_MEMORY) > 0
+    """Whether any container of the pod, init containers included, requests something of a card."""
+    resources = (wire.RESOURCE_NUMBER, wire.RESOURCE_MEMORY, wire.RESOURCE_CORES, RESOURCE_PERCENTAGE)
+    return any(effective_request(pod, resource) > 0 for resource in resources)
+
+
+def group_of(pod: JsonObject) -> str:
+    """The pod's PodGroup as ``namespace/name``; empty: none."""
+    metadata: Mapping[str, Any] = pod.get("metadata") or {}
+    name = (metadata.get("annotations") or {}).get(GROUP_ANNOTATION)
+    return f"{metadata.get('namespace')}/{name}" if name else ""
 
 
 def decide(pod: JsonObject, node: Node, bookings: Iterable[Booking], leaving_uids: Collection[str], patient: bool) -> Booking:
@@ -97,7 +110,9 @@ def _placed(
 ) -> Sequence[Sequence[wire.Assignment]]:
     """Cards by the scheduler's own rule. Errors: Refused("waiting") with ``patient`` while pods are leaving, else Refused("no_room")."""
     annotations = (pod.get("metadata") or {}).get("annotations") or {}
-    placed = fit.fit_pod(requests, card_ledgers(node.cards, others, node.terms), MOVE_POLICY, annotations)
+    spread_group = group_of(pod) if annotations.get(SPREAD_ANNOTATION) == SPREAD else ""
+    ledgers = card_ledgers(node.cards, others, node.terms, node.groups)
+    placed = fit.fit_pod(requests, ledgers, MOVE_POLICY, annotations, spread_group or None)
     if isinstance(placed, fit.PodFit):
         return placed.segments
     if patient and leaving_uids:
@@ -148,6 +163,8 @@ def _requests(pod: JsonObject, node: Node) -> list[wire.RequestingContainer]:
             raise PermanentRefusal(
                 "sidecar", f"restartable init container {container.get('name')!r} requests a slice, which the scheduler does not book"
             )
+    for container in [*(spec.get("initContainers") or []), *(spec.get("containers") or [])]:
+        _check_resources(container)
     try:
         requests = wire.requesting_containers(pod)
     except WireError as error:
@@ -155,6 +172,24 @@ def _requests(pod: JsonObject, node: Node) -> list[wire.RequestingContainer]:
     if not requests:
         raise PermanentRefusal("init_only", "only init containers request a slice, which the scheduler does not book")
     return requests
+
+
+def _check_resources(container: Mapping[str, Any]) -> None:
+    """Errors: PermanentRefusal for a container that the kubelet would start without a slice, or that asks for what no node serves."""
+
+    def asks(resource: str) -> bool:
+        return effective_request({"spec": {"containers": [container]}}, resource) > 0
+
+    if asks(RESOURCE_PERCENTAGE):
+        raise PermanentRefusal(
+            "percent_memory", f"container {container.get('name')!r} asks for {RESOURCE_PERCENTAGE}; write {wire.RESOURCE_MEMORY} in MiB"
+        )
+    if not asks(wire.RESOURCE_NUMBER) and (asks(wire.RESOURCE_MEMORY) or asks(wire.RESOURCE_CORES)):
+        raise PermanentRefusal(
+            "no_number",
+            f"container {container.get('name')!r} asks for memory or cores of a card without {wire.RESOURCE_NUMBER}, so the kubelet starts "
+            f"it without a slice; set {wire.RESOURCE_NUMBER}",
+        )
 
 
 def _claim(pod: JsonObject, node: Node) -> list[list[wire.Assignment]] | None:

@@ -1,7 +1,9 @@
 """Clean-up of slots whose pod is gone: CDI file, slot folder, ledger entry, in this order. And of what containers leave in living ones.
 
-Owns the rule when a slot is dead: its pod is not among the node's pods (or has ended for good), the kubelet names nobody who holds its
-ids by that slot, and both have been so for the grace time. What is alive is never touched, nor what we are not sure about.
+Owns the rule when a slot is dead: its pod is not among the node's pods (or has ended for good), and that has been so for the grace time.
+A slot that has not been started yet is its pod's by the kubelet's checkpoint; where that cannot be read, it lives as long as the kubelet
+names anybody who holds one of its ids, since an init container's may go on to an app container in part. What is alive is never touched, nor
+what we are not sure about.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ from .errors import CdiError, Refused
 from .state import Slot, is_terminal
 
 __all__ = ["Collector"]
+
+UNSTARTED_SECONDS = 60.0  # a slot that was given out and not started outlives what we know of its pod at least so long
 
 
 class Collector:
@@ -28,14 +32,14 @@ class Collector:
         if not bookings.synced:
             return []
         try:
-            held = {holder.ids for holder in parts.pod_resources.holders()}
+            held = {device_id for holder in parts.pod_resources.holders() for device_id in holder.ids}
         except Refused:
             return []
         now = bookings.clock.monotonic()
         with bookings.changed:
-            candidates = {slot.name for slot in bookings.ledger.slots.values() if not self._may_live(slot, held)}
-            self._dead_since = {name: self._dead_since.get(name, now) for name in candidates}
-            dead = [name for name, since in self._dead_since.items() if now - since >= bookings.settings.slot_grace_seconds]
+            candidates = [slot for slot in bookings.ledger.slots.values() if not self._may_live(slot, held)]
+            self._dead_since = {slot.name: self._dead_since.get(slot.name, now) for slot in candidates}
+            dead = [slot.name for slot in candidates if now - self._dead_since[slot.name] >= self._grace_seconds(slot)]
             removed = [name for name in dead if self._remove_files(name)]
             if removed:
                 bookings.ledger.remove(slots=removed)
@@ -57,12 +61,18 @@ class Collector:
                 words = f"container {slot.owner_container!r} has lengthened its slice's state by {surplus_bytes} bytes; cut back"
                 bookings.reporter.tell(pod, "VgpuStateCut", words, warning=True, reason_word="state", container=slot.owner_container)
 
-    def _may_live(self, slot: Slot, held: set[frozenset[str]]) -> bool:
-        bookings = self._binder.bookings
-        if slot.owner_uid:
-            pod = bookings.pods.get(slot.owner_uid)
-            return pod is not None and not is_terminal(pod)
-        return frozenset(slot.ids) in held
+    def _grace_seconds(self, slot: Slot) -> float:
+        grace = self._binder.bookings.settings.slot_grace_seconds
+        return grace if slot.owner_uid else max(grace, UNSTARTED_SECONDS)
+
+    def _may_live(self, slot: Slot, held: set[str]) -> bool:
+        checkpoint = self._binder.parts.checkpoint
+        recipient = checkpoint.recipients().get(slot.name)
+        uid = slot.owner_uid or (recipient.uid if recipient else "")
+        if not uid and checkpoint.problem:
+            return bool(held.intersection(slot.ids))
+        pod = self._binder.bookings.pods.get(uid)
+        return pod is not None and not is_terminal(pod)
 
     def _remove_files(self, name: str) -> bool:
         parts = self._binder.parts

@@ -130,7 +130,7 @@ class Writer:
         if not bookings.synced or not cards:
             return Done(told)
         with bookings.changed:
-            records = register_records(cards, bookings.terms, self.in_service)
+            records = register_records(cards, bookings.terms, self.in_service, bookings.counted_bookings())
             shown = capacity(bookings.pods.values(), cards, bookings.live_bookings(), bookings.terms)
             all_booked = not bookings.unbooked()
         asked = self._advertiser.write(records, shown, all_booked)
