@@ -88,9 +88,12 @@ class TestAClaim:
         found = pod("p", card="GPU-dddddddd-0000-4000-8000-000000000009")
         assert decide(found).source == "moved"
 
-    def test_on_a_sick_card_moves(self) -> None:
+    def test_on_a_sick_card_moves_unless_it_runs_there(self) -> None:
         node = dataclasses.replace(NODE_FACTS, cards=(dataclasses.replace(CARDS[0], fault="XID 79"), CARDS[1]))
-        assert decide(pod("p", card=CARD_A), node=node).cards == {CARD_B}
+        found = pod("p", card=CARD_A)
+        assert decide(found, node=node).cards == {CARD_B}
+        found["status"]["phase"] = "Running"
+        assert decide(found, node=node).cards == {CARD_A}
 
     def test_is_judged_against_the_published_total_when_the_whole_card_is_asked_for(self) -> None:
         found = pod("p", None, limits=[{wire.RESOURCE_NUMBER: "1"}], card=None)

@@ -80,6 +80,17 @@ class TestTheDead:
         bench.plugin.collector.collect()
         assert files(bench, stray) == []
 
+    def test_leave_files_of_others_in_the_cdi_folder(self, bench: Bench) -> None:
+        bench.start()
+        other = bench.settings.cdi_dir / "tenfold-site-extra.json"
+        other.write_text('{"cdiVersion": "0.6.0", "kind": "example.com/x", "devices": []}', encoding="utf-8")
+        leftover = bench.settings.cdi_dir / f".tenfold-{'0' * 32}.json.tmp"
+        leftover.touch()
+        for _ in range(3):
+            bench.plugin.collector.collect()
+            bench.clock.advance(60)
+        assert other.exists() and not leftover.exists()
+
     def test_free_their_share_at_once(self, bench: Bench) -> None:
         bench.start()
         found = pod("one", "xlarge")

@@ -236,6 +236,26 @@ class TestRestarts:
         assert bench.kubelet.start(running).slot == first.slot
         assert slices(bench.kubelet.start(waiting)) == [(CARD_B, 8192, 10)]
 
+    @pytest.mark.parametrize("damage", ["{half", '{"format": 2}'], ids=["torn", "newer"])
+    def test_slots_that_the_ledger_has_lost_come_from_the_kubelets_record(self, bench: Bench, damage: str) -> None:
+        bench.start()
+        found = [pod("first", card=CARD_B), pod("second", card=CARD_A)]
+        created = [bench.run(each) for each in found]
+        before = bench.plugin.bookings.ledger
+        bench.settle()
+        bench.crash()
+        (bench.settings.state_dir / "ledger.json").write_text(damage, encoding="utf-8")
+        if damage != "{half":
+            (bench.settings.state_dir / "ledger.previous.json").write_text(damage, encoding="utf-8")
+        bench.kubelet.ids = []
+        bench.start()
+        after = bench.plugin.bookings.ledger
+        assert after.slots == before.slots
+        assert {uid: booking.cards for uid, booking in after.bookings.items()} == {
+            uid: booking.cards for uid, booking in before.bookings.items()
+        }
+        assert [bench.kubelet.start(each).slot for each in found] == [each.slot for each in created]
+
     def test_after_a_reboot_the_old_slot_names_work_again(self, bench: Bench) -> None:
         bench.start()
         found = pod("one")

@@ -47,7 +47,7 @@ def test_slots_are_those_whose_files_a_process_has_mounted(tenants: Tenants, tmp
     mounts(tmp_path, "12", of_slot(ONE))
     mounts(tmp_path, "13", of_slot(TWO, device="0:66"))  # a tenant's own tmpfs with folders of the same name
     (tmp_path / "proc" / "14").mkdir()  # it has just ended
-    assert tenants.slots() == {ONE}
+    assert tenants.slots() == frozenset({ONE})
 
 
 def test_nobody_can_tell_without_the_nodes_processes(tenants: Tenants, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,6 +55,7 @@ class Binder:
         self.parts = parts
         self._hinted: dict[tuple[str, str], float] = {}
         self._said = log.Once()
+        self._is_recovered = False
         self._published: set[str] = set()  # since this process began: the kubelet hears of a change a moment later
 
     def preferred(self, available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]:
@@ -101,6 +102,24 @@ class Binder:
         for slot in slots:
             log.say(logging.INFO, f"slot {slot.name} stands for {', '.join(slot.ids)}", slot=slot.name)
         return [slot.name for slot in slots]
+
+    def recover_slots(self) -> None:
+        """Once, if the ledger has lost what was written last: slots that the kubelet has given to pods that are here.
+
+        Errors: LedgerError.
+        """
+        with self.bookings.changed:
+            if self._is_recovered or not self.bookings.synced:
+                return
+            found = []
+            for name, to in self.parts.checkpoint.recipients().items() if self.bookings.ledger.recovered_from else ():
+                pod, slot = self.bookings.pods.get(to.uid), self.bookings.ledger.slots.get(name, Slot(name, to.ids))
+                if pod is not None and not slot.owner_uid:
+                    found.append(slot.owned_by(to.uid, pod["metadata"]["namespace"], pod["metadata"]["name"], to.container))
+            if found:
+                self.bookings.ledger.put_slots(found)
+                log.say(logging.WARNING, f"took {len(found)} slots from the kubelet's record: {', '.join(slot.name for slot in found)}")
+            self._is_recovered = True
 
     def prepare_start(self, ids: Sequence[str]) -> None:
         """Make the slots of these ids usable by the container that is about to start, and by no other pod.

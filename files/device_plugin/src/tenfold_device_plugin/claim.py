@@ -61,9 +61,10 @@ def decide(pod: JsonObject, node: Node, bookings: Iterable[Booking], leaving_uid
     """
     requests = _requests(pod, node)
     others = [booking for booking in bookings if booking.uid != _uid(pod)]
-    ledgers = card_ledgers(node.cards, others, node.terms)
     claim = _claim(pod, node)
     if claim is not None:
+        runs = (pod.get("status") or {}).get("phase") == "Running"  # a record that was lost does not move it off a card that is sick
+        ledgers = card_ledgers([replace(card, fault="") for card in node.cards] if runs else node.cards, others, node.terms)
         _check_claim(claim, requests, ledgers)
         overbooked = _overbooked(claim, ledgers)
         if not overbooked:

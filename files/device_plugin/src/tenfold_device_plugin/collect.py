@@ -91,6 +91,7 @@ class Collector:
         if bookings.ledger.recovered_from:
             return  # the ledger forgot something: what it does not know may be alive
         with bookings.changed:
+            parts.cdi_folder.remove_leftovers()
             strays = (parts.cdi_folder.slots() | parts.pages.slots()) - set(bookings.ledger.slots)
             for name in strays:
                 self._remove_files(name)

@@ -75,7 +75,7 @@ class Plugin:
         self.reporter = Reporter(cluster, clock, settings.node_name, settings.evict_after_refusals, self.queue.add)
         ledger = Ledger.load(settings.state_dir)
         if ledger.recovered_from:
-            log.say(logging.ERROR, f"the ledger was damaged, going on with the version before: {ledger.recovered_from}")
+            log.say(logging.ERROR, f"the ledger is not the last that was written, going on without: {ledger.recovered_from}")
         self.pages = Pages(settings.slots_dir, settings.hook_root, settings.hook_policy, settings.views)
         tenants = Tenants(processes, settings.slots_dir, settings.pod_resources_socket)
         self.bookings = Bookings(settings, clock, ledger, self.inventory, self.pages, tenants, self.reporter, self.queue.add)
@@ -99,6 +99,7 @@ class Plugin:
                 Duty("scan", self._scan, settings.scan_seconds),
                 Duty("hook", self._check_hook),
                 Duty("bookings", self.bookings.settle_due),
+                Duty("slots", self.binder.recover_slots),
                 Duty("neighbours", lambda: self.neighbourhood.tell(self._slot_names()), NEIGHBOURS_SECONDS, optional=True),
                 Duty("collect", self.collector.collect, settings.collect_seconds),
             ],
