@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -155,6 +156,20 @@ class TestTheNode:
         bench.clock.advance(bench.settings.scan_seconds)
         bench.round()
         assert len(bench.cluster.events) == 2
+
+    def test_says_by_event_which_card_goes_and_which_comes_back(self, bench: Bench) -> None:
+        bench.start()
+        assert bench.cluster.events == []
+        for fault in ("critical XID 79", "", "critical XID 79"):
+            bench.cards.cards[1] = dataclasses.replace(bench.cards.cards[1], fault=fault)
+            bench.clock.advance(bench.settings.scan_seconds)
+            bench.round()
+        assert [event["reason"] for event in bench.cluster.events] == [
+            "VgpuCardOutOfService",
+            "VgpuCardInService",
+            "VgpuCardOutOfService",
+        ]
+        assert bench.cluster.events[0]["message"] == f"card {CARD_B} (NVIDIA A800-SXM4-80GB) is out of service: critical XID 79"
 
     def test_has_no_condition_of_ours_while_all_is_well(self, bench: Bench) -> None:
         bench.start()

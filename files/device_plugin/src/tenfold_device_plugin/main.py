@@ -41,6 +41,7 @@ from .reports import Reporter
 from .scan import CardSource, Inventory, open_source
 from .serve import Endpoint, Service
 from .settings import Settings
+from .state import Card
 from .tenants import Tenants
 from .workqueue import NODE, WorkQueue
 from .writer import BUDGETS, IDLE_SECONDS, Writer
@@ -159,10 +160,17 @@ class Plugin:
         if self.inventory.problem != problem:
             self._tell_problem()
         if after != before:
-            for card in after:
-                words = "is in service" if card.healthy else f"is out of service: {card.fault}"
-                log.say(logging.INFO if card.healthy else logging.WARNING, f"card {card.uuid} ({card.name}) {words}", card=card.uuid)
+            for card in [card for card in after if card not in before]:
+                self._tell_card(card, is_event=not self.inventory.problem and (bool(before) or not card.healthy))
             self.bookings.settle()
+
+    def _tell_card(self, card: Card, is_event: bool) -> None:
+        words = f"card {card.uuid} ({card.name}) " + ("is in service" if card.healthy else f"is out of service: {card.fault}")
+        if is_event:
+            self.reporter.forget(self.reporter.node["metadata"]["uid"])  # a state that comes again is news again
+            self.reporter.tell(self.reporter.node, f"VgpuCard{'In' if card.healthy else 'OutOf'}Service", words, warning=not card.healthy)
+        else:
+            log.say(logging.INFO if card.healthy else logging.WARNING, words, card=card.uuid)
 
     def _tell_problem(self) -> None:
         node = self.reporter.node
