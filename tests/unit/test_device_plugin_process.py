@@ -227,7 +227,7 @@ def test_binds_a_full_node_within_its_memory_and_leaves_in_order(bench: Bench, a
         process.process.wait()
     assert {record.count for record in wire.decode_register(bench.cluster.node_annotations()[wire.NODE_REGISTER_ANNOTATION])} == {0}
     lines = process.lines()
-    assert any(line["message"].startswith("container default/p0/c0 may start with 8192 MiB") and line["slot"] for line in lines)
+    assert any(line["message"].startswith("pod default/p0: container 'c0' may start with 8192 MiB") and line["slot"] for line in lines)
     assert not [line for line in lines if line["level"] in ("error", "critical")]
 
 

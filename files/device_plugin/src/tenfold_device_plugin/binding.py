@@ -155,14 +155,10 @@ class Binder:
         except ClusterUnavailable as error:
             owners = {slot.owner_uid for slot in slots if (slot.owner_namespace, slot.owner_pod) == (holder.namespace, holder.pod)}
             if len(owners) == 1 and all(slot.owner_uid for slot in slots):
-                log.say(
-                    logging.WARNING,
-                    f"pod {holder.namespace}/{holder.pod}: restarting by its record, the API server is away: {error}",
-                    namespace=holder.namespace,
-                    pod=holder.pod,
-                    container=holder.container,
-                )
-                return owners.pop(), None
+                (uid,) = owners
+                words = f"restarting by its record, the API server is away: {error}"
+                log.of_pod(logging.WARNING, words, holder.namespace, holder.pod, uid, container=holder.container)
+                return uid, None
             raise Refused("api_unavailable", f"cannot ask whose pod {holder.namespace}/{holder.pod} is: {error}") from error
         if pod is None:
             raise Refused("unknown_owner", f"the kubelet names pod {holder.namespace}/{holder.pod}, which does not exist")
@@ -253,15 +249,8 @@ class Binder:
                 except CdiError as error:
                     raise Refused("cdi", str(error)) from error
         for slot in claimed:
-            log.say(
-                logging.INFO,
-                f"container {holder.namespace}/{holder.pod}/{holder.container} may start with {words_of(share)}",
-                namespace=holder.namespace,
-                pod=holder.pod,
-                uid=uid,
-                container=holder.container,
-                slot=slot.name,
-            )
+            words = f"container {holder.container!r} may start with {words_of(share)}"
+            log.of_pod(logging.INFO, words, holder.namespace, holder.pod, uid, container=holder.container, slot=slot.name)
 
     def _neighbours(self, slot: Slot) -> Counter[str]:
         """How many slots of other containers are on each card, by UUID."""

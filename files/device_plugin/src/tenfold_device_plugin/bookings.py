@@ -83,11 +83,12 @@ class Bookings:
     def settle_due(self) -> None:
         """Decide anew if that failed, or if pods are gone and their processes may have ended. Errors: LedgerError."""
         with self.changed:
-            if not (self._departed or self._unsettled):
+            departed = set(self._departed)
+            if not (departed or self._unsettled):
                 return
         living = self._tenants.slots()  # without the lock: it looks at every process
         with self.changed:
-            over = [uid for uid in self._departed if not self._may_live(uid, living)]
+            over = [uid for uid in departed.intersection(self._departed) if not self._may_live(uid, living)]
             self._release(over)
             for uid in over:
                 del self._departed[uid]
@@ -144,13 +145,8 @@ class Bookings:
         for uid in known:
             booking = self.ledger.bookings.get(uid)
             if booking is not None:
-                log.say(
-                    logging.INFO,
-                    f"pod {booking.namespace}/{booking.name} is gone, its share of {', '.join(sorted(booking.cards))} is free",
-                    namespace=booking.namespace,
-                    pod=booking.name,
-                    uid=uid,
-                )
+                words = f"it is gone, its share of {', '.join(sorted(booking.cards))} is free"
+                log.of_pod(logging.INFO, words, booking.namespace, booking.name, uid)
         if known:
             self.ledger.remove(uids=known)
 
@@ -226,14 +222,8 @@ class Bookings:
             self.reporter.moves += 1
             self.reporter.tell(pod, "VgpuMoved", f"{words}: the scheduler's choice is taken")
         else:
-            log.say(
-                logging.INFO,
-                f"pod {booking.namespace}/{booking.name}: {words} by its {booking.source}",
-                namespace=booking.namespace,
-                pod=booking.name,
-                uid=uid,
-                tier=booking.tier or None,
-            )
+            words = f"{words} by its {booking.source}"
+            log.of_pod(logging.INFO, words, booking.namespace, booking.name, uid, tier=booking.tier or None)
 
     def live_bookings(self) -> list[Booking]:
         """Bookings of pods that exist: those of departed ones are about to fall free, and the scheduler counts them as free already."""

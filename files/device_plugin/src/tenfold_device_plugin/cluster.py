@@ -265,24 +265,17 @@ class KubernetesCluster:
             response.release_conn()
 
 
+_POD_METADATA = (
+    *("name", "namespace", "uid", "annotations", "labels", "ownerReferences"),
+    *("creationTimestamp", "deletionTimestamp", "resourceVersion"),
+)
+
+
 def slim_pod(pod: JsonObject) -> JsonObject:
     """The fields of a pod that the plugin reads."""
     metadata, spec, status = pod.get("metadata") or {}, pod.get("spec") or {}, pod.get("status") or {}
     return {
-        "metadata": _only(
-            metadata,
-            (
-                "name",
-                "namespace",
-                "uid",
-                "annotations",
-                "labels",
-                "creationTimestamp",
-                "deletionTimestamp",
-                "resourceVersion",
-                "ownerReferences",
-            ),
-        ),
+        "metadata": _only(metadata, _POD_METADATA),
         "spec": {
             **_only(spec, ("nodeName", "schedulerName")),
             **{

@@ -11,7 +11,7 @@ import sys
 from datetime import datetime, timezone
 from typing import Any, TextIO
 
-__all__ = ["Once", "configure", "say"]
+__all__ = ["Once", "configure", "of_pod", "say"]
 
 _LOGGER = logging.getLogger("tenfold")
 _IDENTITY = "tenfold_identity"
@@ -47,6 +47,11 @@ def say(level: int, message: str, *, error: BaseException | None = None, **ident
     """
     extra = {_IDENTITY: {name: value for name, value in identity.items() if value is not None}}
     _LOGGER.log(level, message, extra=extra, exc_info=error)
+
+
+def of_pod(level: int, words: str, namespace: str, name: str, uid: str, **identity: Any) -> None:
+    """Log one sentence of a pod."""
+    say(level, f"pod {namespace}/{name}: {words}", namespace=namespace, pod=name, uid=uid or None, **identity)
 
 
 class Once:

@@ -218,8 +218,8 @@ class Plugin:
                 self.queue.wait(DRAIN_STEP_SECONDS)
         for pod in self.binder.lacking_allocate():
             metadata = pod["metadata"]
-            words = f"pod {metadata['namespace']}/{metadata['name']} has no ids yet; it fails if the kubelet admits it before we return"
-            log.say(logging.WARNING, words, namespace=metadata["namespace"], pod=metadata["name"])
+            words = "it has no ids yet and fails if the kubelet admits it before we return"
+            log.of_pod(logging.WARNING, words, metadata["namespace"], metadata["name"], metadata["uid"])
         self._left.set()
         self.endpoint.stop()
 

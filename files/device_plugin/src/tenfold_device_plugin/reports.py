@@ -94,15 +94,8 @@ class Reporter:
         if pod.get("kind") == "Node":
             log.say(level, f"node {self._node_name}: {words}", node=self._node_name)
             return True
-        log.say(
-            level,
-            f"pod {metadata['namespace']}/{metadata['name']}: {words}",
-            namespace=metadata["namespace"],
-            pod=metadata["name"],
-            uid=metadata["uid"],
-            container=container,
-            reason=reason_word or None,
-        )
+        identity = {"container": container, "reason": reason_word or None}
+        log.of_pod(level, words, metadata["namespace"], metadata["name"], metadata["uid"], **identity)
         return True
 
     def send(self, uid: str) -> bool:
@@ -128,9 +121,10 @@ class Reporter:
     def _evict(self, namespace: str, name: str, uid: str) -> None:
         try:
             self._cluster.evict(namespace, name, uid)
-            log.say(logging.WARNING, f"evicted pod {namespace}/{name}: its start was refused too often", namespace=namespace, pod=name)
+            words = "evicted: its start was refused too often"
         except (Conflict, ClusterUnavailable, Rejected) as error:
-            log.say(logging.WARNING, f"could not evict pod {namespace}/{name}, ignoring: {error}", namespace=namespace, pod=name)
+            words = f"could not evict it, ignoring: {error}"
+        log.of_pod(logging.WARNING, words, namespace, name, uid)
 
     def forget(self, uid: str) -> None:
         with self._lock:

@@ -150,11 +150,12 @@ class Writer:
 
     def _pod(self, uid: str) -> Done:
         in_doubt_seconds = self._bookings.in_doubt_seconds(uid)
-        if in_doubt_seconds == 0:
-            pod = self._bookings.pods[uid]["metadata"]
-            self._bookings.confirm(uid, self._cluster.pod(pod["namespace"], pod["name"]))
-        asked = self._write_assignment(uid)
-        return Done(asked or in_doubt_seconds == 0, self._bookings.in_doubt_seconds(uid))
+        pod = self._bookings.pods.get(uid)
+        asked = pod is not None and in_doubt_seconds == 0
+        if pod is not None and asked:
+            self._bookings.confirm(uid, self._cluster.pod(pod["metadata"]["namespace"], pod["metadata"]["name"]))
+        asked = self._write_assignment(uid) or asked
+        return Done(asked, self._bookings.in_doubt_seconds(uid))
 
     def _write_assignment(self, uid: str) -> bool:
         repair = self._bookings.annotation_repair(uid)
@@ -169,11 +170,6 @@ class Writer:
             raise Rejected(f"the API server took the annotations and answers without {', '.join(missing)}: a webhook takes them away")
         if wire.POD_IDS_ANNOTATION in patch:
             self._reporter.repairs += 1
-            log.say(
-                logging.WARNING,
-                f"pod {metadata['namespace']}/{metadata['name']}: wrote its assignment back: {patch[wire.POD_IDS_ANNOTATION]}",
-                namespace=metadata["namespace"],
-                pod=metadata["name"],
-                uid=uid,
-            )
+            words = f"wrote its assignment back: {patch[wire.POD_IDS_ANNOTATION]}"
+            log.of_pod(logging.WARNING, words, metadata["namespace"], metadata["name"], uid)
         return True
