@@ -120,6 +120,23 @@ class TestTheLiving:
         for name in ("setup", "c0"):
             assert len(bench.kubelet.start(found, name).gpus) == app
 
+    def test_include_what_a_process_has_that_outlives_its_pod(self, bench: Bench) -> None:
+        bench.start()
+        found = pod("one", "xlarge")
+        created = bench.run(found)
+        bench.process(77, created.slot)
+        bench.cluster.delete(found)
+        bench.kubelet.forget(found)
+        for _ in range(10):
+            bench.settle()
+            bench.clock.advance(60)
+        assert len(files(bench, created.slot)) == 2
+        assert bench.plugin.bookings.ledger.bookings[found["metadata"]["uid"]].cards == {CARD_A}
+        bench.end_process(77)
+        bench.settle()
+        assert bench.plugin.bookings.ledger.bookings == {}
+        assert collect(bench) == [created.slot]
+
     def test_are_never_touched(self, bench: Bench) -> None:
         bench.start()
         created = bench.run(pod("one"))

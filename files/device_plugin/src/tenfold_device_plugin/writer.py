@@ -29,10 +29,11 @@ from .workqueue import EVENT, NODE, POD, TIERS, Budget, Pauses, WorkQueue
 
 __all__ = ["BUDGETS", "Writer"]
 
-# In the order of their urgency. A pod is written once or twice in its life: more often only against somebody who undoes it. Events: as
-# client-go v0.35, tools/record/events_cache.go, defaultSpamBurst and defaultSpamQPS.
+# In the order of their urgency. The node's capacity follows its pods, and must not stay below what they request. A pod is written once or
+# twice in its life: more often only against somebody who undoes it. Events: as client-go v0.35, tools/record/events_cache.go,
+# defaultSpamBurst and defaultSpamQPS.
 BUDGETS = {
-    NODE: Budget(10, 2.0),
+    NODE: Budget(20, 0.5),
     TIERS: Budget(5, 10.0),
     POD: Budget(5, 15.0),
     EVENT: Budget(25, 300.0),
