@@ -24,7 +24,7 @@ from tests.unit.device_plugin_bench import CARD_A, CARD_B, CARD_MIB, MIB, Bench,
 STEPS = 150
 ACTIONS = (
     *("bind",) * 6, *("start",) * 6, *("end",) * 3, *("restart",) * 2, *("collect",) * 2,
-    *("reap",) * 2, "force", "vanish", "kill", "kubelet", "sick", "recover", "refuse", "take",
+    *("reap",) * 2, "force", "vanish", "kill", "kubelet", "sick", "recover", "refuse", "take", *("haunt",) * 2,
 )  # fmt: skip
 
 
@@ -123,6 +123,23 @@ class Storm:
             self.alive.remove(found)
             self.bench.cluster.delete(found)
             self.bench.kubelet.forget(found)
+
+    def _haunt(self) -> None:
+        """Deleted by force between Allocate and start, and created anew under its name: the kubelet still starts the first one."""
+        for found in self._some(lambda uid: uid not in self.started):
+            self.alive.remove(found)
+            self.bench.cluster.delete(found)
+            again = pod(found["metadata"]["name"], self.random.choice(["small", "large"]), card=self.random.choice([CARD_A, CARD_B]))
+            self.bench.bind(again)
+            with pytest.raises(StartFailed):
+                self.bench.kubelet.start(found)
+            self.bench.kubelet.forget(found)
+            try:
+                self.bench.kubelet.admit(again)
+            except StartFailed:
+                self.bench.cluster.delete(again)
+            else:
+                self.alive.append(again)
 
     def _reap(self) -> None:
         alive = {found["metadata"]["uid"] for found in self.alive}

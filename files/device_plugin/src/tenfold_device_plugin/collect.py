@@ -1,9 +1,9 @@
 """Clean-up of slots whose pod is gone: CDI file, slot folder, ledger entry, in this order. And of what containers leave in living ones.
 
-Owns the rule when a slot is dead: its pod is not among the node's pods (or has ended for good), nothing is booked for it any more (a process
-may outlive its pod), and that has been so for the grace time. A slot that has not been started yet is its pod's by the kubelet's checkpoint;
-where that cannot be read, it lives as long as the kubelet names anybody who holds one of its ids, since an init container's may go on to an
-app container in part. What is alive is never touched, nor what we are not sure about.
+Owns the rule when a slot is dead: its pod is not among the node's pods (or has ended for good), nothing is booked for it any more (a
+process may outlive its pod), and that has been so for the grace time. A slot that has not been started yet is its pod's by the kubelet's
+checkpoint; where that cannot be read, it lives as long as the kubelet names anybody who holds one of its ids, since an init container's may
+go on to an app container in part. What is alive is never touched, nor what we are not sure about.
 """
 
 from __future__ import annotations
