@@ -13,6 +13,7 @@ import pytest
 
 from tenfold_device_plugin import binding
 from tenfold_device_plugin._domain import region, wire
+from tenfold_device_plugin.bookings import STUCK_SECONDS
 from tenfold_device_plugin.errors import Refused
 from tenfold_device_plugin.main import NEIGHBOURS_SECONDS
 from tenfold_device_plugin.podresources import Holder
@@ -518,6 +519,7 @@ class TestATakenCard:
         bench.settle()
         assert second["metadata"]["uid"] not in bench.plugin.bookings.ledger.bookings
         bench.end_process(77)
+        bench.clock.advance(STUCK_SECONDS)
         bench.spend(created.slot, 5 * MIB)  # what a killed process leaves behind
         bench.settle()
         assert bench.plugin.bookings.ledger.bookings[second["metadata"]["uid"]].cards == {CARD_A}

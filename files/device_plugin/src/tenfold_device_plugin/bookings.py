@@ -31,6 +31,8 @@ from .workqueue import NODE, pod_key
 __all__ = ["Bookings", "booking_order", "words_of"]
 
 ADMISSION_ERROR = "UnexpectedAdmissionError"  # Kubernetes v1.35.4, pkg/kubelet/lifecycle/predicate.go
+PROMPT_SECONDS = 10.0  # so long after a pod has gone its processes are looked for each round; one that is stuck then, now and again:
+STUCK_SECONDS = 5.0  # a look costs about 50 us for each process of the node
 FETCHED_SECONDS = 30.0  # a pod that PreStart fetched is kept this long even if the watch does not show it yet
 
 
@@ -62,6 +64,7 @@ class Bookings:
         self.synced = False
         self.terms = Terms(slices_override=settings.slices_per_card)
         self._unsettled = False
+        self._looked_at = -STUCK_SECONDS
         self._fetched: dict[str, float] = {}
         self._departed: dict[str, float] = {}
 
@@ -83,9 +86,11 @@ class Bookings:
     def settle_due(self) -> None:
         """Decide anew if that failed, or if pods are gone and their processes may have ended. Errors: LedgerError."""
         with self.changed:
-            departed = set(self._departed)
-            if not (departed or self._unsettled):
+            departed, now = set(self._departed), self.clock.monotonic()
+            is_fresh = self._unsettled or (departed and now - max(self._departed.values()) < PROMPT_SECONDS)
+            if not is_fresh and (not departed or now - self._looked_at < STUCK_SECONDS):
                 return
+            self._looked_at = now
         living = self._tenants.slots()  # without the lock: it looks at every process
         with self.changed:
             over = [uid for uid in departed.intersection(self._departed) if not self._may_live(uid, living)]
