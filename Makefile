@@ -22,7 +22,7 @@ demo-down: venv ## Remove the simulated fleet, and nothing else
 	@$(PY) -m tests.cluster down
 
 .PHONY: check
-check: venv ## Lint, types, import layers, unit tests, hook tests without sanitizers (under 4 minutes)
+check: venv ## Lint, types, import layers, unit tests, hook tests without sanitizers (under 3 minutes)
 	@$(PY) tools/run_tests.py check
 
 .PHONY: test
@@ -34,8 +34,8 @@ test-hook: venv ## The hook: routing, oracle, kill storm, virtual time, sanitize
 	@$(PY) tools/run_tests.py hook
 
 .PHONY: test-cluster
-test-cluster: venv ## The chain on real Kubernetes and Volcano (molecule scenario cluster)
-	@$(PY) tools/run_tests.py cluster
+test-cluster: venv ## The chain on real Kubernetes and Volcano: check mode and demo on a fresh fleet, then restarts and outages
+	@$(PY) tools/run_tests.py demo cluster
 
 .PHONY: test-gpu
 test-gpu: venv ## The hook's suites against a real driver, where there is one

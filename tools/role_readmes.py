@@ -32,24 +32,30 @@ def default_of(name: str, spec: dict[str, Any], defaults: dict[str, Any]) -> str
     return f"`{text}`"
 
 
-def readme_of(role: Path) -> str:
-    """Text of the role's README."""
-    specs = yaml.safe_load((role / "meta" / "argument_specs.yml").read_text(encoding="utf-8"))["argument_specs"]
-    defaults_file = role / "defaults" / "main.yml"
-    defaults = (yaml.safe_load(defaults_file.read_text(encoding="utf-8")) if defaults_file.exists() else None) or {}
-    main = specs["main"]
-    lines = [f"# {role.name}", "", f"{plain(main['short_description'])}.", ""]
-    description = main.get("description", [])
+def entry_of(spec: dict[str, Any], defaults: dict[str, Any]) -> list[str]:
+    """Lines about one entry point, its title left out."""
+    description = spec.get("description", [])
+    lines = [f"{plain(spec['short_description'])}.", ""]
     for paragraph in description if isinstance(description, list) else [description]:
         lines += [plain(paragraph), ""]
     lines += ["| variable | type | default | meaning |", "|---|---|---|---|"]
-    for name, spec in main.get("options", {}).items():
-        kind = spec.get("type", "str")
-        kind += f" of {spec['elements']}" if "elements" in spec else ""
-        choices = f" One of {', '.join(f'`{choice}`' for choice in spec['choices'])}." if "choices" in spec else ""
-        lines.append(f"| `{name}` | {kind} | {default_of(name, spec, defaults)} | {plain(spec.get('description', ''))}{choices} |")
-    lines += ["", "Written from `meta/argument_specs.yml` by `tools/role_readmes.py`.", ""]
-    return "\n".join(lines)
+    for name, option in spec.get("options", {}).items():
+        kind = option.get("type", "str")
+        kind += f" of {option['elements']}" if "elements" in option else ""
+        choices = f" One of {', '.join(f'`{choice}`' for choice in option['choices'])}." if "choices" in option else ""
+        lines.append(f"| `{name}` | {kind} | {default_of(name, option, defaults)} | {plain(option.get('description', ''))}{choices} |")
+    return [*lines, ""]
+
+
+def readme_of(role: Path) -> str:
+    """Text of the role's README: the role itself, then its other entry points."""
+    specs = yaml.safe_load((role / "meta" / "argument_specs.yml").read_text(encoding="utf-8"))["argument_specs"]
+    defaults_file = role / "defaults" / "main.yml"
+    defaults = (yaml.safe_load(defaults_file.read_text(encoding="utf-8")) if defaults_file.exists() else None) or {}
+    lines = [f"# {role.name}", "", *entry_of(specs["main"], defaults)]
+    for name in sorted(set(specs) - {"main"}):
+        lines += [f"## Entry point `{name}` (`tasks_from: {name}`)", "", *entry_of(specs[name], defaults)]
+    return "\n".join([*lines, "Written from `meta/argument_specs.yml` by `tools/role_readmes.py`.", ""])
 
 
 def main(arguments: list[str]) -> int:

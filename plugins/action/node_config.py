@@ -7,7 +7,6 @@ Options and results: plugins/modules/node_config.py.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any, Callable, Mapping, Sequence
 
@@ -15,6 +14,7 @@ from ansible.plugins.action import ActionBase
 from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import merge, runtime_config
 from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.errors import MergeError, TenfoldError
 from ansible_collections.tenfold.vgpu.plugins.plugin_utils.formats import CODECS
+from ansible_collections.tenfold.vgpu.plugins.plugin_utils.plain import plain
 
 ARGUMENT_SPEC = {
     "subject": {"type": "str", "required": True, "choices": ["containerd", "docker", "crio", "nvidia_toolkit", "kubelet", "kubelet_flags"]},
@@ -96,10 +96,7 @@ SUBJECTS = {
 
 
 def _major(version: str) -> int:
-    head = version.lstrip("v").split(".")[0]
-    if not head.isdigit():
-        raise MergeError(f"the engine reports version {version!r}, expected a number such as '26.1.5'")
-    return int(head)
+    return runtime_config.engine_release("docker", version, "26.1.5").parts[0]
 
 
 class ActionModule(ActionBase):  # type: ignore[misc]
@@ -112,7 +109,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         result: dict[str, Any] = super().run(tmp, task_vars)
         _, options = self.validate_argument_spec(argument_spec=ARGUMENT_SPEC)
         try:
-            result.update(self._merge(_untagged(options), task_vars or {}))
+            result.update(self._merge(plain(options), task_vars or {}))
         except TenfoldError as error:
             result.update(failed=True, msg=str(error), error_details=error.details)
         return result
@@ -220,12 +217,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         return subject.probe
 
     def _remote(self, arguments: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
-        answer = _untagged(self._execute_module(module_name="tenfold.vgpu.node_config_file", module_args=arguments, task_vars=task_vars))
+        answer: dict[str, Any] = plain(
+            self._execute_module(module_name="tenfold.vgpu.node_config_file", module_args=arguments, task_vars=task_vars)
+        )
         answer.pop("invocation", None)
         return answer
-
-
-def _untagged(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Plain values: ansible-core 2.19 and later tag every value with its origin, and format libraries do not know such types."""
-    plain: dict[str, Any] = json.loads(json.dumps(values))
-    return plain

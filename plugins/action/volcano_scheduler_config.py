@@ -16,6 +16,7 @@ from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.errors import
 from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold_cluster import volcano_config
 from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold_cluster.errors import ClusterError
 from ansible_collections.tenfold.vgpu.plugins.plugin_utils.formats import CODECS
+from ansible_collections.tenfold.vgpu.plugins.plugin_utils.plain import plain
 
 ARGUMENT_SPEC = {
     "kubeconfig": {"type": "str", "default": ""},
@@ -55,7 +56,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         result: Values = super().run(tmp, task_vars)
         _, options = self.validate_argument_spec(argument_spec=ARGUMENT_SPEC)
         try:
-            result.update(self._merge(_plain(options), task_vars or {}))
+            result.update(self._merge(plain(options), task_vars or {}))
         except Failed as error:
             result.update(error.result)
         except (ClusterError, TenfoldError) as error:
@@ -120,7 +121,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
 
     def _call(self, name: str, arguments: Values, options: Values, task_vars: Values) -> Values:
         connection = {key: options[key] for key in ("kubeconfig", "context") if options[key] is not None}
-        answer = _plain(
+        answer: Values = plain(
             self._execute_module(module_name=f"tenfold.vgpu.{name}", module_args={**connection, **arguments}, task_vars=task_vars)
         )
         answer.pop("invocation", None)
@@ -200,9 +201,3 @@ def _is_vgpu_on(text: str) -> bool:
 
 def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _plain(values: Mapping[str, Any]) -> Values:
-    """Plain values: ansible-core 2.19 and later tag every value with its origin, and format libraries do not know such types."""
-    plain: Values = json.loads(json.dumps(values))
-    return plain

@@ -1,4 +1,5 @@
 #!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
 """What a cluster role must know before it changes anything: the server answers, its version, its nodes, its Volcano."""
 
 from __future__ import annotations
@@ -6,17 +7,12 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: cluster_facts
 short_description: Read what Tenfold's cluster roles decide on
+version_added: 0.1.0
 description:
   - Reads only. Fails with one clear sentence when the API server is not there, is too old, or does not know a node of the inventory.
-requirements: [kubernetes >= 31]
+author: Tenfold contributors (@tenfold)
+extends_documentation_fragment: [tenfold.vgpu.attributes.reads, tenfold.vgpu.cluster]
 options:
-  kubeconfig:
-    description: Kubeconfig of a cluster administrator, on the host that runs the task. Empty means the client's own default.
-    type: str
-    default: ''
-  context:
-    description: Context of the kubeconfig. Default is its current one.
-    type: str
   kubernetes_minimum:
     description: Oldest server version that is accepted, for example V(1.29).
     type: str
@@ -25,6 +21,9 @@ options:
     type: list
     elements: str
     default: []
+  fleet:
+    description: What P(tenfold.vgpu.gpu_fleet#filter) gave. The nodes of its fit hosts must exist, and be the machines that were looked at.
+    type: dict
   volcano:
     description: Look for a Volcano scheduler, and return it as RV(volcano).
     type: bool
@@ -65,9 +64,6 @@ options:
   annotation:
     description: Annotation of nodes whose values are returned as RV(annotation_values).
     type: str
-attributes:
-  check_mode: {support: full}
-  diff_mode: {support: none}
 """
 
 EXAMPLES = r"""
@@ -107,6 +103,8 @@ annotation_values:
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.fleet import Fleet
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.versions import Version
 from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold_cluster import api, objects, volcano
 from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold_cluster.arguments import CONNECTION
 from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold_cluster.errors import ClusterError
@@ -115,6 +113,7 @@ ARGUMENT_SPEC = {
     **CONNECTION,
     "kubernetes_minimum": {"type": "str"},
     "nodes": {"type": "list", "elements": "str", "default": []},
+    "fleet": {"type": "dict"},
     "volcano": {"type": "bool", "default": False},
     "volcano_namespace": {"type": "str", "default": ""},
     "volcano_minimum": {"type": "str"},
@@ -132,10 +131,6 @@ ARGUMENT_SPEC = {
     },
     "annotation": {"type": "str"},
 }
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".")[:2])
 
 
 def find_volcano(cluster: api.Cluster, options: dict[str, Any]) -> dict[str, Any]:
@@ -158,23 +153,29 @@ def read(options: dict[str, Any]) -> dict[str, Any]:
     cluster = api.connect(options["kubeconfig"], options["context"])
     facts: dict[str, Any] = {"server": cluster.server, "version": cluster.version()}
     minimum = options["kubernetes_minimum"]
-    if minimum and _numbers(facts["version"]) < _numbers(minimum):
+    if minimum and Version.parse(facts["version"]) < Version.parse(minimum):
         raise ClusterError(
             f"Kubernetes at '{cluster.server}' is {facts['version']}, expected {minimum} or newer: slices bind late, which needs "
             "CDI devices in the device plugin's answers"
         )
-    if options["nodes"] or options["annotation"]:
+    fleet = Fleet.from_dict(options["fleet"]) if options["fleet"] else Fleet(())
+    names = options["nodes"] + [host.node for host in fleet.fit]
+    if names or options["annotation"]:
         nodes = {node["metadata"]["name"]: node for node in cluster.select("v1", "Node")}
-        missing = [name for name in options["nodes"] if name not in nodes]
+        missing = [name for name in names if name not in nodes]
         if missing:
-            names = ", ".join(f"'{name}'" for name in missing)
+            listed = ", ".join(f"'{name}'" for name in missing)
             raise ClusterError(
-                f"the cluster at '{cluster.server}' has no node {names}; set gpu_node_name of these hosts to the "
+                f"the cluster at '{cluster.server}' has no node {listed}; set gpu_node_name of these hosts to the "
                 "names that kubectl get nodes shows, or join them first",
                 missing_nodes=missing,
             )
+        # A wrong gpu_node_name would label, restart or one day drain another machine.
+        strangers = fleet.strangers(nodes.values())
+        if strangers:
+            raise ClusterError(f"{'; '.join(strangers)}; correct gpu_node_name in the inventory", strangers=strangers)
         if options["annotation"]:
-            others = [node for name, node in nodes.items() if name not in options["nodes"]]
+            others = [node for name, node in nodes.items() if name not in names]
             values = {(node["metadata"].get("annotations") or {}).get(options["annotation"]) for node in others}
             facts["annotation_values"] = sorted(value for value in values if value)
     if options["objects"]:

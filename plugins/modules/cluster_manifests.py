@@ -1,4 +1,5 @@
 #!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
 """Writes objects as one YAML file, for people whose cluster is fed from a repository."""
 
 from __future__ import annotations
@@ -6,9 +7,12 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: cluster_manifests
 short_description: Write a list of Kubernetes objects as a YAML file
+version_added: 0.1.0
 description:
   - The same list always gives the same text, in an order in which it can be applied. The folder is made where it is missing.
 requirements: [PyYAML]
+author: Tenfold contributors (@tenfold)
+extends_documentation_fragment: [tenfold.vgpu.attributes, tenfold.vgpu.cluster.documents]
 options:
   path:
     description: The file.
@@ -19,18 +23,6 @@ options:
     type: str
     choices: [present, absent]
     default: present
-  documents:
-    description: The objects.
-    type: list
-    elements: dict
-    default: []
-  labels:
-    description: Labels that every document gets (pod templates do not).
-    type: dict
-    default: {}
-attributes:
-  check_mode: {support: full}
-  diff_mode: {support: full}
 """
 
 EXAMPLES = r"""
@@ -52,6 +44,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import files
 from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold_cluster import objects
 
 ARGUMENT_SPEC = {
@@ -83,7 +76,7 @@ def main() -> None:
     """Writes or removes the file."""
     module = AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True)
     path = Path(module.params["path"])
-    before = path.read_text(encoding="utf-8") if path.is_file() else None
+    before = files.read(path)
     after = None
     if module.params["state"] == "present":
         try:
@@ -92,13 +85,7 @@ def main() -> None:
             module.fail_json(msg=missing_required_lib("PyYAML"))
     if before != after and not module.check_mode:
         try:
-            if after is None:
-                path.unlink()
-            else:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                temporary = path.with_name(f".{path.name}.tmp")
-                temporary.write_text(after, encoding="utf-8")
-                temporary.replace(path)
+            files.write(path, after)
         except OSError as error:
             module.fail_json(msg=f"cannot write '{path}': {error.strerror}; set cluster_render_path to a folder that can be written")
     # Definitions have ten thousand lines; git shows what changed in them.

@@ -1,4 +1,5 @@
 #!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
 """Applies and removes lists of Kubernetes objects by server-side apply, in an order that works, and waits until they do."""
 
 from __future__ import annotations
@@ -6,6 +7,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: cluster_objects
 short_description: Apply or remove a list of Kubernetes objects
+version_added: 0.1.0
 description:
   - Applies documents by server-side apply, so that fields of other managers survive. Each is compared by a dry run on the server, and
     written only if content or field ownership would change; status does not count.
@@ -13,29 +15,14 @@ description:
   - Removal takes only objects that the same field manager has applied.
   - Used in place of M(kubernetes.core.k8s), whose check mode fails where the namespace is not there yet, and whose comparison counts
     status, so that a repeated run reports changes that others made in between.
-requirements: [kubernetes >= 31]
+author: Tenfold contributors (@tenfold)
+extends_documentation_fragment: [tenfold.vgpu.attributes, tenfold.vgpu.cluster, tenfold.vgpu.cluster.documents, tenfold.vgpu.cluster.wait]
 options:
-  kubeconfig:
-    description: Kubeconfig of a cluster administrator, on the host that runs the task. Empty means the client's own default.
-    type: str
-    default: ''
-  context:
-    description: Context of the kubeconfig. Default is its current one.
-    type: str
   state:
     description: V(present) applies, V(absent) removes.
     type: str
     choices: [present, absent]
     default: present
-  documents:
-    description: The objects. Order does not matter.
-    type: list
-    elements: dict
-    default: []
-  labels:
-    description: Labels that every document gets (pod templates do not).
-    type: dict
-    default: {}
   field_manager:
     description: Name under which the server records which fields are ours.
     type: str
@@ -71,16 +58,7 @@ options:
         elements: str
         default: []
   wait:
-    description: Wait until workloads are rolled out, definitions established and jobs complete, or until all that was removed is gone.
-    type: bool
     default: true
-  wait_timeout_s:
-    description: Deadline for the whole wait, in seconds.
-    type: int
-    default: 180
-attributes:
-  check_mode: {support: full}
-  diff_mode: {support: full}
 """
 
 EXAMPLES = r"""

@@ -1,4 +1,5 @@
 #!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
 """Merge-patches objects that others own: labels and annotations of nodes, the pod template of a foreign deployment."""
 
 from __future__ import annotations
@@ -6,20 +7,15 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: cluster_patch
 short_description: Patch Kubernetes objects that exist, and never create one
+version_added: 0.1.0
 description:
   - Applies one JSON merge patch to several objects of a kind. A null in the patch removes a key. An object whose content has everything
     that the patch wants is not written.
   - A name that does not exist is a failure before anything is written. Server-side apply would create it, and a misspelled node would
     become a node.
-requirements: [kubernetes >= 31]
+author: Tenfold contributors (@tenfold)
+extends_documentation_fragment: [tenfold.vgpu.attributes, tenfold.vgpu.cluster, tenfold.vgpu.cluster.wait]
 options:
-  kubeconfig:
-    description: Kubeconfig of a cluster administrator, on the host that runs the task. Empty means the client's own default.
-    type: str
-    default: ''
-  context:
-    description: Context of the kubeconfig. Default is its current one.
-    type: str
   api_version:
     description: API version of the kind.
     type: str
@@ -51,16 +47,7 @@ options:
     type: bool
     default: false
   wait:
-    description: Wait until the objects that were patched are rolled out.
-    type: bool
     default: false
-  wait_timeout_s:
-    description: Deadline for the whole wait, in seconds.
-    type: int
-    default: 180
-attributes:
-  check_mode: {support: full}
-  diff_mode: {support: full}
 """
 
 EXAMPLES = r"""

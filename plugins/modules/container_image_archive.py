@@ -1,4 +1,5 @@
 #!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
 """The node's half of the action container_image_archive: asks containerd for an image, and imports an archive that lies on the node."""
 
 from __future__ import annotations
@@ -6,11 +7,14 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: container_image_archive
 short_description: Have an image of an archive in a node's containerd
+version_added: 0.1.0
 description:
   - Imports an image from an OCI archive on the controller where the node's containerd does not have this very image. The archive is read on
     the controller; it travels to the node only if it is needed there.
   - Runs as an action plugin; the module of the same name is its half on the node.
 requirements: [ctr of containerd >= 1.7 on the node]
+author: Tenfold contributors (@tenfold)
+extends_documentation_fragment: [tenfold.vgpu.attributes, tenfold.vgpu.attributes.action]
 options:
   image:
     description: Full name of the image, with registry and tag, as pods name it.
@@ -38,9 +42,6 @@ options:
   remote_archive:
     description: Where the archive lies on the node, if it does. Set by the action plugin.
     type: path
-attributes:
-  check_mode: {support: full}
-  diff_mode: {support: full}
 """
 
 EXAMPLES = r"""
@@ -61,10 +62,10 @@ previous_digest:
   type: str
 """
 
-import subprocess
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import commands
 
 ARGUMENT_SPEC = {
     "image": {"type": "str", "required": True},
@@ -86,18 +87,15 @@ class CtrError(Exception):
 def ctr(options: dict[str, Any], *arguments: str) -> str:
     """Standard output of one call. Errors: CtrError."""
     argv = [options["ctr_binary"], "--address", options["address"], "--namespace", options["containerd_namespace"], *arguments]
-    try:
-        done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=_CTR_TIMEOUT_S)
-    except FileNotFoundError as error:
+    done = commands.run(argv, _CTR_TIMEOUT_S)
+    if done.status == commands.NOT_FOUND:
         raise CtrError(
             f"'{options['ctr_binary']}' does not exist on this node; set vgpu_device_plugin_ctr_binary, or leave "
             "vgpu_device_plugin_image_archive empty and push the image to a registry"
-        ) from error
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise CtrError(f"'{' '.join(argv)}' did not run: {error}") from error
-    if done.returncode:
-        raise CtrError(f"'{' '.join(argv)}' failed: {done.stderr.strip() or done.stdout.strip() or 'no message'}")
-    return done.stdout
+        )
+    if done.status:
+        raise CtrError(f"'{' '.join(argv)}' {'failed' if done.has_run else 'did not run'}: {done.message or 'no message'}")
+    return done.out
 
 
 def digests_of(listing: str) -> dict[str, str]:
@@ -128,7 +126,8 @@ def main() -> None:
     """Asks, imports if the archive is here, reports."""
     module = AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True)
     if not module.params["digest"]:
-        module.fail_json(msg="container_image_archive runs as an action plugin; set action_plugins = plugins/action in ansible.cfg")
+        msg = "digest is empty: this module is one half of an action plugin; call it by its full name, tenfold.vgpu.container_image_archive"
+        module.fail_json(msg=msg)
     try:
         answer = ensure(module.params, module.check_mode)
     except CtrError as error:

@@ -1,4 +1,5 @@
 #!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
 # Copyright: Tenfold maintainers
 # Apache License 2.0 (see LICENSE)
 """Compile the CUDA hook, once per content."""
@@ -8,11 +9,22 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: cuda_hook_build
 short_description: Compile the CUDA hook on one builder
+version_added: 0.1.0
 description:
   - Compiles C(libtenfold.so), C(libtenfold_page.so), C(vgpuctl) and the self-test from their sources into C(<dest>/<version>-<sha8>),
     where C(sha8) are the first digits of a sha256 over all files.
   - Compiles nothing when the same sources, compiler, version and flags have been compiled there before.
   - A build that fails leaves nothing behind; the message is the compiler's own.
+requirements:
+  - gcc or clang, make, C library headers and the static C library on the builder
+author: Tenfold contributors (@tenfold)
+extends_documentation_fragment: [tenfold.vgpu.attributes]
+attributes:
+  check_mode:
+    description: Says whether it would build.
+  diff_mode:
+    description: The result is a binary.
+    support: none
 options:
   source:
     description: Folder with the hook's sources (C(files/hook) of the project), on the builder.
@@ -35,17 +47,6 @@ options:
     type: list
     elements: str
     default: []
-requirements:
-  - gcc or clang, make, C library headers and the static C library on the builder
-author:
-  - Tenfold maintainers
-attributes:
-  check_mode:
-    support: full
-    description: Says whether it would build.
-  diff_mode:
-    support: none
-    description: The result is a binary.
 """
 
 EXAMPLES = r"""

@@ -1,4 +1,5 @@
 #!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
 """The node's half of installing the hook: look, unpack, switch, clean up. The action cuda_hook_install brings the files."""
 
 from __future__ import annotations
@@ -6,6 +7,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: cuda_hook_install
 short_description: Install versions of the CUDA hook side by side, and switch between them
+version_added: 0.1.0
 description:
   - A version lives in an immutable folder C(<root>/hook/<version>). A new version is a new folder; C(<root>/hook/current) is switched by
     an atomic rename and only matters to containers that start afterwards.
@@ -13,6 +15,8 @@ description:
     files mounted, or while a CDI specification names it.
   - C(/run/tenfold) is a tmpfs of its own, bounded in bytes and inodes, set up by a systemd mount unit.
   - It is an action with a module of the same name. The action brings the files of O(source) to the node if they are missing there.
+author: Tenfold contributors (@tenfold)
+extends_documentation_fragment: [tenfold.vgpu.attributes, tenfold.vgpu.attributes.action]
 options:
   state:
     description:
@@ -58,8 +62,6 @@ options:
   archive:
     description: Set by the action. Tar archive of the version's files on the node.
     type: path
-author:
-  - Tenfold contributors
 """
 
 EXAMPLES = r"""
@@ -109,6 +111,8 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import commands
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.files import read, write
 
 ARGUMENT_SPEC = {
     "state": {"type": "str", "choices": ["staged", "current", "absent"], "default": "current"},
@@ -232,13 +236,6 @@ def is_mounted(folder: str) -> bool:
     return any(line.split()[4] == folder for line in lines)
 
 
-def run(module: AnsibleModule, *argv: str) -> None:
-    """A command that must work."""
-    rc, stdout, stderr = module.run_command(list(argv))
-    if rc != 0:
-        raise HookError(f"`{' '.join(argv)}` failed with {rc}: {(stderr or stdout).strip()}")
-
-
 class Node:
     """What is on the node now, and what has to change. Reading is done at once, so that check mode and a run see the same."""
 
@@ -253,7 +250,7 @@ class Node:
         self.versions = sorted(path.name for path in folders if path.is_dir() and not path.is_symlink() and path.name[0] != ".")
         self.users = users_of_versions(self.hook_folder, Path(module.params["cdi_folder"]), self.versions)
         self.unit_path, self.unit_text = mount_unit(module)
-        self.is_unit_right = self.unit_path.is_file() and self.unit_path.read_text() == self.unit_text
+        self.is_unit_right = read(self.unit_path) == self.unit_text
         self.is_mounted = is_mounted(str(self.run_folder))
 
     def unused(self, version: str) -> list[str]:
@@ -299,16 +296,16 @@ class Node:
                 f"{str(self.run_folder)!r} holds files but is not a mount of its own: stop the device plugin, empty the folder, run again"
             )
         if not self.is_unit_right:
-            self.unit_path.write_text(self.unit_text)
+            write(self.unit_path, self.unit_text)
             # Only here, and only because a unit changed: a reload takes the cards from containers of some setups
             # (NVIDIA/nvidia-container-toolkit#48).
-            run(self.module, "systemctl", "daemon-reload")
+            commands.must(["systemctl", "daemon-reload"], HookError)
         if not self.is_mounted:
-            run(self.module, "systemctl", "enable", "--now", self.unit_path.name)
+            commands.must(["systemctl", "enable", "--now", self.unit_path.name], HookError)
         elif not self.is_unit_right:
-            run(self.module, "systemctl", "enable", self.unit_path.name)
+            commands.must(["systemctl", "enable", self.unit_path.name], HookError)
             size = f"size={self.module.params['run_size_mib']}m,nr_inodes={self.module.params['run_inodes']}"
-            run(self.module, "mount", "-o", f"remount,{size}", str(self.run_folder))
+            commands.must(["mount", "-o", f"remount,{size}", str(self.run_folder)], HookError)
 
     def is_anything_there(self) -> bool:
         return bool(self.versions or self.current or self.unit_path.exists() or self.is_mounted or self.state_folder.exists())
@@ -320,9 +317,9 @@ class Node:
             listing = "; ".join(f"{version} by {', '.join(users[:3])}" for version, users in used.items())
             raise HookError(f"the hook is in use ({listing}): remove the device plugin and drain this node first")
         if self.unit_path.exists():
-            run(self.module, "systemctl", "disable", "--now", self.unit_path.name)
+            commands.must(["systemctl", "disable", "--now", self.unit_path.name], HookError)
             self.unit_path.unlink()
-            run(self.module, "systemctl", "daemon-reload")
+            commands.must(["systemctl", "daemon-reload"], HookError)
         if self.run_folder.is_dir() and not any(self.run_folder.iterdir()):
             self.run_folder.rmdir()
         shutil.rmtree(str(self.state_folder), ignore_errors=True)

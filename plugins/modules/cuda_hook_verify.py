@@ -1,4 +1,5 @@
 #!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
 # Copyright: Tenfold maintainers
 # Apache License 2.0 (see LICENSE)
 """Prove a built CUDA hook on a node."""
@@ -8,6 +9,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: cuda_hook_verify
 short_description: Prove a built CUDA hook on a node without disturbing it
+version_added: 0.1.0
 description:
   - "Checks the file: ELF class and machine, needed libraries, glibc floor, exported symbols, no constructors."
   - Checks the library that writes configuration pages in the same way, and has it make and change a page.
@@ -16,9 +18,16 @@ description:
     the slice's, throttling holds the core limit, a quota changed from outside takes effect. At most 256 MiB and two seconds of one card
     are used; where no card is idle this part is reported as not run."
   - Fails naming what was expected and what was seen.
+author: Tenfold contributors (@tenfold)
+extends_documentation_fragment: [tenfold.vgpu.attributes.reads]
+attributes:
+  check_mode:
+    description: Nothing is changed in any mode. A folder that a check run has not copied yet is reported as not there.
 options:
   path:
-    description: Folder with C(libtenfold.so), C(libtenfold_page.so), C(tenfold-selftest) and C(symbols.txt), as M(cuda_hook_build) made it.
+    description: >-
+      Folder with C(libtenfold.so), C(libtenfold_page.so), C(tenfold-selftest) and C(symbols.txt), as M(tenfold.vgpu.cuda_hook_build)
+      made it.
     type: path
     required: true
   symbols:
@@ -48,15 +57,6 @@ options:
     description: Folder of the node's slots.
     type: path
     default: /run/tenfold/slots
-author:
-  - Tenfold maintainers
-attributes:
-  check_mode:
-    support: full
-    description: Nothing is changed in any mode. A folder that a check run has not copied yet is reported as not there.
-  diff_mode:
-    support: none
-    description: Nothing is changed.
 """
 
 EXAMPLES = r"""

@@ -1,4 +1,5 @@
 #!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
 """Ask a GPU node, once and read-only, everything that roles decide by; let it fail alone where it cannot carry slices."""
 
 from __future__ import annotations
@@ -6,11 +7,15 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: gpu_node_facts
 short_description: Read driver, cards, container engines and kubelet of a GPU node
+version_added: 0.1.0
 description:
   - Asks a node in one task what the roles decide by, and changes nothing. What is absent is reported as null, not as a failure.
-  - Judges driver and cards by the floors of the product (driver gate, floor of each card model, compute mode, MIG mode).
+  - Judges the node by what the product stands on (kubelet, glibc, no other device plugin, driver gate, floor of each card model, compute
+    mode, MIG mode).
   - With O(required=true) a node that cannot carry slices fails, with every reason and what to do; other nodes go on.
   - Runs on the node's Python, 3.8 or newer, without any package.
+author: Tenfold contributors (@tenfold)
+extends_documentation_fragment: [tenfold.vgpu.attributes.reads]
 options:
   card:
     description:
@@ -29,15 +34,6 @@ options:
     description: How long one command, such as C(nvidia-smi), may take before it counts as unanswered. A sick card can hang it.
     type: int
     default: 60
-attributes:
-  check_mode:
-    description: Reads only, so check mode does the same.
-    support: full
-  diff_mode:
-    description: Changes nothing, so there is no diff.
-    support: none
-author:
-  - Tenfold contributors
 """
 
 EXAMPLES = r"""
@@ -127,12 +123,10 @@ problems:
 
 import os
 import platform
-import subprocess
 from pathlib import Path
-from typing import Sequence
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import cards, drivers, node_facts
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import cards, commands, drivers, node_facts
 from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.errors import TenfoldError
 
 ARGUMENT_SPEC = {
@@ -159,24 +153,9 @@ def names(path: str) -> list[str]:
         return []
 
 
-def run(argv: Sequence[str], timeout_seconds: int) -> tuple[int, str, str]:
-    """Exit status 127 for a command that does not exist, 124 for one that did not end."""
-    path = os.environ.get("PATH", "")
-    environment = {**os.environ, "LC_ALL": "C", "PATH": f"{path}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
-    try:
-        done = subprocess.run(
-            list(argv), stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_seconds, env=environment, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return 124, "", f"{argv[0]} did not end within {timeout_seconds} seconds"
-    except OSError as error:
-        return 127, "", str(error)
-    return done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace")
-
-
 def this_host(timeout_seconds: int) -> node_facts.Host:
     return node_facts.Host(
-        run=lambda argv: run(argv, timeout_seconds),
+        run=lambda argv: commands.run(argv, timeout_seconds),
         read=read,
         names=names,
         glibc=os.confstr("CS_GNU_LIBC_VERSION") if "CS_GNU_LIBC_VERSION" in os.confstr_names else None,

@@ -1,4 +1,5 @@
 #!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
 """Documentation of the action node_config (plugins/action), which reads on the node, decides on the controller and writes on the node."""
 
 from __future__ import annotations
@@ -6,6 +7,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: node_config
 short_description: Merge Tenfold's settings into a user's configuration file, or take them out again
+version_added: 0.1.0
 description:
   - Reads the file on the node, decides on the controller with libraries that keep comments and order, validates the result on the
     node and replaces the file by rename. The node needs only Python.
@@ -13,6 +15,8 @@ description:
     byte for byte if nobody edited the file in the meantime.
   - A file that does not parse is a failure that names file, line and cause; it stays as it is.
   - Check mode predicts a run exactly, the validation of the new text included; diff mode shows both texts.
+author: Tenfold contributors (@tenfold)
+extends_documentation_fragment: [tenfold.vgpu.attributes, tenfold.vgpu.attributes.action]
 options:
   subject:
     description:
@@ -71,8 +75,6 @@ options:
       - Command that refuses a bad file, with C({file}) for its path. Default depends on O(subject); an empty list validates nothing.
     type: list
     elements: str
-author:
-  - Tenfold contributors
 """
 
 EXAMPLES = r"""
@@ -105,14 +107,3 @@ error_details:
   returned: failure
   type: dict
 """
-
-from ansible.module_utils.basic import AnsibleModule
-
-
-def main() -> None:
-    module = AnsibleModule(argument_spec={})
-    module.fail_json(msg="node_config is an action: put plugins/action on Ansible's action_plugins path (ansible.cfg does)")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,5 @@
 #!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
 """The node's half of a merge: read a file, try a text on it, replace it. What the text is was decided by the action node_config."""
 
 from __future__ import annotations
@@ -6,9 +7,18 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: node_config_file
 short_description: Read a configuration file, try a new text for it, or replace it
+version_added: 0.1.0
 description:
-  - The node's half of M(node_config), which calls it; a role does not.
+  - The node's half of M(tenfold.vgpu.node_config), which calls it; a role does not.
   - A text replaces a file only if the file is still the one that was read, and only after the probe accepted the text.
+author: Tenfold contributors (@tenfold)
+extends_documentation_fragment: [tenfold.vgpu.attributes]
+attributes:
+  check_mode:
+    description: With O(step=write), changes nothing.
+  diff_mode:
+    description: The action shows the diff.
+    support: none
 options:
   path:
     description: The file. A symbolic link is followed, the link itself stays.
@@ -45,8 +55,6 @@ options:
     description: Mode of a file that did not exist before.
     type: str
     default: "0644"
-author:
-  - Tenfold contributors
 """
 
 EXAMPLES = r"""
@@ -85,14 +93,15 @@ probe:
     stderr: {description: standard error, type: str}
 """
 
+import functools
 import hashlib
-import os
 import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import commands, files
 
 ARGUMENT_SPEC = {
     "path": {"type": "path", "required": True},
@@ -110,9 +119,7 @@ UNTOUCHED = "nothing was changed"
 def text_of(module: AnsibleModule, path: Path) -> str | None:
     """The file's text, None if there is no file. A file that is not UTF-8 fails the module: no merge could give it back."""
     try:
-        return path.read_bytes().decode("utf-8")
-    except FileNotFoundError:
-        return None
+        return files.read(path)
     except UnicodeDecodeError as error:
         cause = f"byte {error.start} is not UTF-8; correct the file and run again"
     except OSError as error:
@@ -128,11 +135,11 @@ def hash_of(text: str | None) -> str:
 def probe(module: AnsibleModule, path: Path) -> dict[str, Any] | None:
     """Runs the probe on a file. None: there is no probe, or its command is not installed."""
     argv = [argument.replace("{file}", str(path)) for argument in module.params["probe"]]
-    if not argv or module.get_bin_path(argv[0], opt_dirs=["/usr/local/sbin", "/usr/local/bin"]) is None:
+    program = module.get_bin_path(argv[0], opt_dirs=["/usr/local/sbin", "/usr/local/bin"]) if argv else None
+    if program is None:
         return None
-    argv[0] = module.get_bin_path(argv[0], opt_dirs=["/usr/local/sbin", "/usr/local/bin"])
-    rc, stdout, stderr = module.run_command(argv)
-    return {"rc": rc, "stdout": stdout, "stderr": stderr}
+    done = commands.run([program, *argv[1:]])
+    return {"rc": done.status, "stdout": done.out, "stderr": done.err}
 
 
 def try_text(module: AnsibleModule, path: Path, text: str) -> dict[str, Any] | None:
@@ -145,36 +152,17 @@ def try_text(module: AnsibleModule, path: Path, text: str) -> dict[str, Any] | N
         shutil.rmtree(str(folder), ignore_errors=True)
 
 
-def place(module: AnsibleModule, path: Path, text: str | None, mode: int, is_probed: bool) -> None:
-    """Puts a text at a path by rename, so that a reader sees the old or the new file and never half of one."""
-    if text is None:
-        if path.exists():
-            path.unlink()
-        return
-    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tenfold-new", dir=str(path.parent))
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(text.encode("utf-8"))
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.chmod(mode)
-        verdict = probe(module, temporary) if is_probed else None
-        if verdict is not None and verdict["rc"] != 0:
-            temporary.unlink()
-            cause = verdict["stderr"].strip() or verdict["stdout"].strip()
-            module.fail_json(
-                msg=f"{module.params['probe'][0]!r} refuses the new text of {str(path)!r}: {cause}; {UNTOUCHED}", probe=verdict
-            )
-        if path.exists():
-            module.atomic_move(str(temporary), str(path))  # keeps owner, mode and label of the file
-        else:
-            temporary.rename(path)
-            module.set_default_selinux_context(str(path), False)
-    finally:
-        if temporary.exists():
-            temporary.unlink()
+def place(module: AnsibleModule, is_probed: bool, temporary: Path, path: Path) -> None:
+    """Moves a complete new file into place, if the probe agrees with it."""
+    verdict = probe(module, temporary) if is_probed else None
+    if verdict is not None and verdict["rc"] != 0:
+        cause = verdict["stderr"].strip() or verdict["stdout"].strip()
+        module.fail_json(msg=f"{module.params['probe'][0]!r} refuses the new text of {str(path)!r}: {cause}; {UNTOUCHED}", probe=verdict)
+    if path.exists():
+        module.atomic_move(str(temporary), str(path))  # keeps owner, mode and label of the file
+    else:
+        temporary.rename(path)
+        module.set_default_selinux_context(str(path), False)
 
 
 def write(module: AnsibleModule, path: Path) -> bool:
@@ -188,11 +176,11 @@ def write(module: AnsibleModule, path: Path) -> bool:
         return False
     if not module.check_mode:
         if record is not None and record != old_record:
-            place(module, record_path, record, 0o600, is_probed=False)
+            files.write(record_path, record, 0o600, durable=True, move=functools.partial(place, module, False))
         if content != present:
-            place(module, path, content, int(module.params["mode"], 8), is_probed=True)
+            files.write(path, content, int(module.params["mode"], 8), durable=True, move=functools.partial(place, module, True))
         if record is None:
-            place(module, record_path, None, 0o600, is_probed=False)
+            files.write(record_path, None)
     return True
 
 

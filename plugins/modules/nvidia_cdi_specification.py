@@ -1,4 +1,5 @@
 #!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
 """The node's CDI specification of its cards, as NVIDIA's toolkit generates it."""
 
 from __future__ import annotations
@@ -6,12 +7,15 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: nvidia_cdi_specification
 short_description: Keep the CDI specification of a node's NVIDIA cards up to date
+version_added: 0.1.0
 description:
   - Runs C(nvidia-ctk cdi generate) and replaces the specification if its content changed. Tenfold's device plugin takes a card's
     device nodes, libraries and hooks from it.
   - A file that was there before is recorded, and O(state=absent) gives it back.
   - Device numbers can change with a reboot, so a unit C(tenfold-cdi-refresh.service) generates again at boot (O(refresh_at_boot)).
   - Check mode generates too, since that writes nothing, and so predicts a run exactly.
+author: Tenfold contributors (@tenfold)
+extends_documentation_fragment: [tenfold.vgpu.attributes]
 options:
   path:
     description: The specification. Its folder must be one that the container engine reads.
@@ -38,8 +42,6 @@ options:
   minimum_version:
     description: Least version of the toolkit; an older one is a failure.
     type: str
-author:
-  - Tenfold contributors
 """
 
 EXAMPLES = r"""
@@ -60,13 +62,13 @@ toolkit_version:
 """
 
 import json
-import os
-import re
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import commands, files
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.errors import VersionError
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.versions import Version
 
 ARGUMENT_SPEC = {
     "path": {"type": "path", "default": "/etc/cdi/nvidia.yaml"},
@@ -89,51 +91,27 @@ def record_of(path: Path) -> Path:
     return path.with_name(f".{path.name}.tenfold")
 
 
-def numbers_of(version: str) -> tuple[int, ...]:
-    """1.17.8 -> (1, 17, 8); what follows a hyphen is no part of it."""
-    return tuple(int(part) for part in re.findall(r"\d+", version.split("-")[0]))
-
-
 def toolkit_version(module: AnsibleModule, executable: str) -> str:
-    rc, stdout, stderr = module.run_command([executable, "--version"])
-    found = re.search(r"version:?\s+v?(\d+(?:\.\d+)+)", stdout)
-    if rc != 0 or not found:
-        raise SpecificationError(f"`{executable} --version` failed with {rc} and said {(stderr or stdout).strip()!r}, expected a version")
-    version: str = found.group(1)
+    done = commands.run([executable, "--version"])
+    version = Version.find(done.out)
+    if done.status != 0 or version is None:
+        raise SpecificationError(f"`{executable} --version` failed with {done.status} and said {done.message!r}, expected a version")
     minimum = module.params["minimum_version"]
-    if minimum and numbers_of(version) < numbers_of(minimum):
+    if minimum and version < Version.parse(minimum):
         raise SpecificationError(
-            f"the NVIDIA container toolkit is {version}, expected {minimum} or later: older ones let a container's image run code on "
-            "the node as root (CVE-2025-23266); upgrade package nvidia-container-toolkit"
+            f"the NVIDIA container toolkit is {version.release}, expected {minimum} or later: older ones let a container's image run code "
+            "on the node as root (CVE-2025-23266); upgrade package nvidia-container-toolkit"
         )
-    return version
+    return version.release
 
 
 def generate(module: AnsibleModule, executable: str) -> str:
-    rc, stdout, stderr = module.run_command([executable, "cdi", "generate", *module.params["arguments"]])
-    if rc != 0:
-        raise SpecificationError(f"`{executable} cdi generate` failed with {rc}: {stderr.strip()}")
-    if "cdiVersion" not in stdout or "devices" not in stdout:
-        raise SpecificationError(f"`{executable} cdi generate` wrote no specification but {stdout[:200]!r}; is a card present?")
-    return str(stdout)
-
-
-def read(path: Path) -> str | None:
-    return path.read_text(encoding="utf-8") if path.exists() else None
-
-
-def replace(path: Path, text: str | None) -> None:
-    """By rename: a container engine reads the folder whenever a file in it changes."""
-    if text is None:
-        if path.exists():
-            path.unlink()
-        return
-    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=str(path.parent))
-    with os.fdopen(handle, "w", encoding="utf-8") as stream:
-        stream.write(text)
-    Path(name).chmod(0o644)
-    Path(name).replace(path)
+    done = commands.run([executable, "cdi", "generate", *module.params["arguments"]])
+    if done.status != 0:
+        raise SpecificationError(f"`{executable} cdi generate` failed with {done.status}: {done.err.strip()}")
+    if "cdiVersion" not in done.out or "devices" not in done.out:
+        raise SpecificationError(f"`{executable} cdi generate` wrote no specification but {done.out[:200]!r}; is a card present?")
+    return done.out
 
 
 def unit_text(module: AnsibleModule, executable: str, path: Path) -> str:
@@ -151,21 +129,15 @@ def unit_text(module: AnsibleModule, executable: str, path: Path) -> str:
 def keep_unit(module: AnsibleModule, text: str | None) -> bool:
     """The unit as it must be, enabled; None removes it. Whether that is a change."""
     unit = SYSTEMD_FOLDER / UNIT_NAME
-    if read(unit) == text:
+    if files.read(unit) == text:
         return False
     if not module.check_mode:
         if text is None:
-            run(module, "systemctl", "disable", UNIT_NAME)
-        replace(unit, text)
+            commands.must(["systemctl", "disable", UNIT_NAME], SpecificationError)
+        files.write(unit, text)
         if text is not None:
-            run(module, "systemctl", "enable", UNIT_NAME)
+            commands.must(["systemctl", "enable", UNIT_NAME], SpecificationError)
     return True
-
-
-def run(module: AnsibleModule, *argv: str) -> None:
-    rc, stdout, stderr = module.run_command(list(argv))
-    if rc != 0:
-        raise SpecificationError(f"`{' '.join(argv)}` failed with {rc}: {(stderr or stdout).strip()}")
 
 
 def present(module: AnsibleModule, path: Path) -> dict[str, Any]:
@@ -173,12 +145,12 @@ def present(module: AnsibleModule, path: Path) -> dict[str, Any]:
     if executable is None:
         raise SpecificationError(f"{module.params['executable']!r} is not installed: install package nvidia-container-toolkit")
     version = toolkit_version(module, executable)
-    before, after = read(path), generate(module, executable)
-    record = read(record_of(path))
+    before, after = files.read(path), generate(module, executable)
+    record = files.read(record_of(path))
     if before != after and not module.check_mode:
         if record is None:
-            replace(record_of(path), json.dumps({"original": before}) + "\n")
-        replace(path, after)
+            files.write(record_of(path), json.dumps({"original": before}) + "\n")
+        files.write(path, after)
     wanted = unit_text(module, executable, path) if module.params["refresh_at_boot"] else None
     unit_changed = keep_unit(module, wanted)
     diff = {"before": before or "", "after": after, "before_header": str(path), "after_header": str(path)}
@@ -186,14 +158,14 @@ def present(module: AnsibleModule, path: Path) -> dict[str, Any]:
 
 
 def absent(module: AnsibleModule, path: Path) -> dict[str, Any]:
-    before, record = read(path), read(record_of(path))
+    before, record = files.read(path), files.read(record_of(path))
     unit_changed = keep_unit(module, None)
     if record is None:
         return {"changed": unit_changed, "path": str(path)}
     after = json.loads(record)["original"]
     if not module.check_mode:
-        replace(path, after)
-        replace(record_of(path), None)
+        files.write(path, after)
+        files.write(record_of(path), None)
     diff = {"before": before or "", "after": after or "", "before_header": str(path), "after_header": str(path)}
     return {"changed": True, "path": str(path), "diff": diff}
 
@@ -203,7 +175,7 @@ def main() -> None:
     path = Path(module.params["path"])
     try:
         result = present(module, path) if module.params["state"] == "present" else absent(module, path)
-    except SpecificationError as error:
+    except (SpecificationError, VersionError) as error:
         module.fail_json(msg=str(error))
     except (OSError, ValueError) as error:
         module.fail_json(msg=f"cannot keep {str(path)!r}: {error}")

@@ -1,4 +1,5 @@
 #!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
 """What the admission policies let through: the union of the catalogues that nodes of a cluster obey."""
 
 from __future__ import annotations
@@ -6,17 +7,12 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: slice_admission
 short_description: Compute the data of the ConfigMap that the admission policies read
+version_added: 0.1.0
 description:
   - Reads the catalogues of O(revisions) and adds O(catalogue). Writes nothing.
-requirements: [kubernetes >= 31]
+author: Tenfold contributors (@tenfold)
+extends_documentation_fragment: [tenfold.vgpu.attributes.reads, tenfold.vgpu.cluster]
 options:
-  kubeconfig:
-    description: Kubeconfig of a cluster administrator, on the host that runs the task. Empty means the client's own default.
-    type: str
-    default: ''
-  context:
-    description: Context of the kubeconfig. Default is its current one.
-    type: str
   namespace:
     description: Namespace of the catalogues.
     type: str
@@ -40,9 +36,6 @@ options:
     type: list
     elements: str
     required: true
-attributes:
-  check_mode: {support: full}
-  diff_mode: {support: none}
 """
 
 EXAMPLES = r"""

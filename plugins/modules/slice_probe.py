@@ -1,4 +1,5 @@
 #!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
 """Proves slices from inside: one pod of the smallest tier on every node, whose view is compared with what was booked."""
 
 from __future__ import annotations
@@ -6,26 +7,22 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: slice_probe
 short_description: Start a slice on every node and compare what it sees with what was booked
+version_added: 0.1.0
 description:
   - Starts one pod of the node's smallest tier on every node at once, through the cluster's scheduler, and reads its report.
   - A slice is good when it sees the card that the scheduler booked, its quota as the total of CUDA and of NVML, its core limit, and is
     refused at exactly its quota.
   - A node without room for the slice is reported as full and not failed; it serves others at the moment.
   - The pods are removed afterwards, whatever came of them, also those that an interrupted run has left. That is no change.
-requirements: [kubernetes >= 31]
+author: Tenfold contributors (@tenfold)
+extends_documentation_fragment: [tenfold.vgpu.attributes, tenfold.vgpu.cluster, tenfold.vgpu.cluster.nodes]
+attributes:
+  check_mode:
+    description: Starts nothing in check mode.
+  diff_mode:
+    description: What it starts, it removes.
+    support: none
 options:
-  kubeconfig:
-    description: Kubeconfig of a cluster administrator, on the host that runs the task. Empty means the client's own default.
-    type: str
-    default: ''
-  context:
-    description: Context of the kubeconfig. Default is its current one.
-    type: str
-  nodes:
-    description: Names of the nodes.
-    type: list
-    elements: str
-    required: true
   namespace:
     description: Namespace of the pods and of the catalogues (ConfigMaps C(tenfold-tiers-*)) that the nodes obey.
     type: str
@@ -54,14 +51,7 @@ options:
     elements: dict
     default: []
   timeout_s:
-    description: Deadline for all probes together, in seconds.
-    type: int
     default: 180
-attributes:
-  check_mode:
-    description: Starts nothing in check mode.
-    support: full
-  diff_mode: {support: none}
 """
 
 EXAMPLES = r"""
@@ -103,7 +93,7 @@ ARGUMENT_SPEC = {
     "namespace": {"type": "str", "required": True},
     "image": {"type": "str", "required": True},
     "image_pull_policy": {"type": "str", "choices": ["Always", "IfNotPresent", "Never"], "default": "IfNotPresent"},
-    "image_pull_secrets": {"type": "list", "elements": "dict", "default": []},
+    "image_pull_secrets": {"type": "list", "elements": "dict", "default": [], "no_log": False},  # names of secrets
     "scheduler_name": {"type": "str", "default": "volcano"},
     "tolerations": {"type": "list", "elements": "dict", "default": []},
     "timeout_s": {"type": "int", "default": 180},

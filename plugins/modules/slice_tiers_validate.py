@@ -1,4 +1,5 @@
 #!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
 """Prove a tier file over a fleet of cards before any host is touched."""
 
 from __future__ import annotations
@@ -6,12 +7,15 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: slice_tiers_validate
 short_description: Validate slice tiers and prove the required mixes over a fleet of cards
+version_added: 0.1.0
 description:
   - Checks a catalogue of tiers and proves, with the scheduler's own rule, which mixes of slices share one card.
   - Works from values alone and touches no host. Run it once on the controller for the whole fleet, not once for each host.
   - Fails with every problem at once, each with the variable's path and the arithmetic.
   - A required mix must fit at least one kind of card in the fleet. Kinds on which it does not fit are warned about, with how many
     slices fit there and why.
+author: Tenfold contributors (@tenfold)
+extends_documentation_fragment: [tenfold.vgpu.attributes.reads]
 options:
   catalogue:
     description:
@@ -76,15 +80,6 @@ options:
     description: Whether a required mix must fit every kind of card whose pool offers its tiers, not only one.
     type: bool
     default: false
-attributes:
-  check_mode:
-    description: Computes only, so check mode does the same.
-    support: full
-  diff_mode:
-    description: Changes nothing, so there is no diff.
-    support: none
-author:
-  - Tenfold contributors
 """
 
 EXAMPLES = r"""
@@ -163,7 +158,7 @@ error_details:
 
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import verdict
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import fleet, verdict
 from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.errors import TenfoldError
 from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.tiers import Catalogue
 
@@ -190,8 +185,8 @@ def main() -> None:
     module = AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True)
     try:
         catalogue = Catalogue.from_vars(module.params["catalogue"])
-        fleet = verdict.read_fleet(module.params["fleet"], catalogue)
-        judged = verdict.judge_fleet(catalogue, fleet, every_card=module.params["every_card"])
+        cards = fleet.read_fleet(module.params["fleet"], catalogue)
+        judged = verdict.judge_fleet(catalogue, cards, every_card=module.params["every_card"])
         judged.raise_problems()
     except TenfoldError as error:
         module.fail_json(msg=str(error), error_details=error.details)

@@ -1,4 +1,5 @@
 #!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
 """Waits until every GPU node offers slices, and says of each that does not what its device plugin is doing instead."""
 
 from __future__ import annotations
@@ -6,24 +7,17 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: vgpu_nodes_ready
 short_description: Wait until GPU nodes offer slices
+version_added: 0.1.0
 description:
   - A node offers slices when its device plugin's pod is up to date and ready, its allocatable of the three resources is above 0, and its
     register of cards is there.
   - Changes nothing. In check mode it does not wait, since nothing has been applied.
-requirements: [kubernetes >= 31]
+author: Tenfold contributors (@tenfold)
+extends_documentation_fragment: [tenfold.vgpu.attributes.reads, tenfold.vgpu.cluster, tenfold.vgpu.cluster.nodes]
+attributes:
+  check_mode:
+    description: Does not wait, since nothing has been applied.
 options:
-  kubeconfig:
-    description: Kubeconfig of a cluster administrator, on the host that runs the task. Empty means the client's own default.
-    type: str
-    default: ''
-  context:
-    description: Context of the kubeconfig. Default is its current one.
-    type: str
-  nodes:
-    description: Names of the nodes.
-    type: list
-    elements: str
-    required: true
   namespace:
     description: Namespace of the device plugin.
     type: str
@@ -33,12 +27,7 @@ options:
     type: str
     required: true
   timeout_s:
-    description: Deadline for all nodes together, in seconds.
-    type: int
     default: 300
-attributes:
-  check_mode: {support: full}
-  diff_mode: {support: none}
 """
 
 EXAMPLES = r"""

@@ -1,4 +1,5 @@
 #!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
 """Renders Volcano's own chart with the helm binary and sorts what comes out by the part that each object plays."""
 
 from __future__ import annotations
@@ -6,11 +7,14 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: volcano_manifests
 short_description: Render Volcano's chart into objects
+version_added: 0.1.0
 description:
-  - Runs C(helm template), which needs no cluster. Applying the objects is M(cluster_objects)'s task, the scheduler's ConfigMap that of
-    M(volcano_scheduler_config).
+  - Runs C(helm template), which needs no cluster. Applying the objects is the task of M(tenfold.vgpu.cluster_objects), the scheduler's
+    ConfigMap that of M(tenfold.vgpu.volcano_scheduler_config).
   - Writes nothing.
 requirements: [helm >= 3.8, PyYAML]
+author: Tenfold contributors (@tenfold)
+extends_documentation_fragment: [tenfold.vgpu.attributes.reads]
 options:
   helm_binary:
     description: Path or name of the helm binary.
@@ -42,9 +46,6 @@ options:
   kubernetes_version:
     description: Version of the API server that the chart is rendered for.
     type: str
-attributes:
-  check_mode: {support: full}
-  diff_mode: {support: none}
 """
 
 EXAMPLES = r"""
@@ -87,12 +88,12 @@ scheduler:
 
 import json
 import re
-import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import commands
 from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold_cluster import volcano
 from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold_cluster.errors import ChartError, ClusterError
 
@@ -112,15 +113,14 @@ _HELM_TIMEOUT_S = 120
 
 def helm(binary: str, arguments: list[str]) -> str:
     """Runs helm; its standard output. Errors: ChartError with helm's own words."""
-    try:
-        done = subprocess.run([binary, *arguments], check=False, capture_output=True, text=True, timeout=_HELM_TIMEOUT_S)
-    except FileNotFoundError as error:
-        raise ChartError(f"helm binary '{binary}' does not exist; install helm 3.8 or newer, or set volcano_helm_binary") from error
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise ChartError(f"helm binary '{binary}' did not run: {error}") from error
-    if done.returncode:
-        raise ChartError(f"'{binary} {' '.join(arguments)}' failed: {done.stderr.strip() or 'no message'}", rc=done.returncode)
-    return done.stdout
+    done = commands.run([binary, *arguments], _HELM_TIMEOUT_S)
+    if done.status == commands.NOT_FOUND:
+        raise ChartError(f"helm binary '{binary}' does not exist; install helm 3.8 or newer, or set volcano_helm_binary")
+    if not done.has_run:
+        raise ChartError(f"helm binary '{binary}' did not run: {done.err}")
+    if done.status:
+        raise ChartError(f"'{binary} {' '.join(arguments)}' failed: {done.err.strip() or 'no message'}", rc=done.status)
+    return done.out
 
 
 def render(options: dict[str, Any]) -> dict[str, Any]:

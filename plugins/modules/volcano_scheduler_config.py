@@ -1,4 +1,5 @@
 #!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
 """Documentation of the action volcano_scheduler_config (plugins/action), which works through the API and decides on the controller."""
 
 from __future__ import annotations
@@ -6,6 +7,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: volcano_scheduler_config
 short_description: Merge what slices need into the configuration of Volcano's scheduler, or take it out again
+version_added: 0.1.0
 description:
   - Reads the scheduler's ConfigMap, merges the plugins C(deviceshare), C(predicates) and C(binpack) on the controller with a library that
     keeps comments and order, and writes the one key by server-side apply. Other plugins, arguments, tiers, actions and keys survive.
@@ -14,14 +16,9 @@ description:
   - A configuration that does not parse, or that contradicts slices (gpushare, node lock), is a failure that says where and what to do; it
     stays as it is.
   - The write is refused if somebody else wrote the ConfigMap since it was read; a rerun merges again.
+author: Tenfold contributors (@tenfold)
+extends_documentation_fragment: [tenfold.vgpu.attributes, tenfold.vgpu.attributes.action, tenfold.vgpu.cluster]
 options:
-  kubeconfig:
-    description: Kubeconfig of a cluster administrator, on the host that runs the task.
-    type: str
-    default: ''
-  context:
-    description: Context of the kubeconfig. Default is its current one.
-    type: str
   namespace:
     description: Namespace of the ConfigMap.
     type: str
@@ -59,9 +56,6 @@ options:
     description: Whether the plugin C(binpack), which packs nodes by their other resources, is made sure of too.
     type: bool
     default: true
-attributes:
-  check_mode: {support: full}
-  diff_mode: {support: full}
 """
 
 EXAMPLES = r"""
@@ -86,15 +80,3 @@ merged_by_us:
   returned: always
   type: bool
 """
-
-from ansible.module_utils.basic import AnsibleModule
-
-
-def main() -> None:
-    """Only reached when the action plugin is not found."""
-    module = AnsibleModule(argument_spec={}, supports_check_mode=True)
-    module.fail_json(msg="volcano_scheduler_config runs as an action plugin; set action_plugins = plugins/action in ansible.cfg")
-
-
-if __name__ == "__main__":
-    main()

@@ -12,10 +12,11 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from tests.benchmarks.bench_hook import Bench, Library
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import region
+
+from tests.benchmarks.bench import Bench, Library
 
 __all__ = ["WORKLOADS", "Outcome", "measure", "table"]
 
@@ -71,8 +72,6 @@ class Outcome:
 
 def measure(bench: Bench, workload: Workload, windows: int, library: Callable[[int], Library]) -> Outcome:
     """Runs all tenants at once, each under ``library(limit)``; a live change needs a library with a slot."""
-    from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import region
-
     if max(tenant.kernel_us for tenant in workload.tenants) >= LONG_KERNEL_US:
         windows *= 2  # one kernel more or less must not be a point of the mean
     programs, slots = [], []

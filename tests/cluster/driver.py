@@ -10,13 +10,15 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests import ROOT
+
 from . import fingerprint
 from .console import Console
 from .disk import Content
 from .errors import FleetError
 from .layout import Machine
 from .machine import MachineFile
-from .paths import ROOT, Paths, keep_newest
+from .paths import Paths, keep_newest
 from .systemd import Unit
 
 SIMULATOR = ROOT / "tests" / "simulator"

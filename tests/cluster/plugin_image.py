@@ -11,10 +11,12 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests import ROOT
+
 from . import command, debian, fingerprint, images, lock, podman, rootfs
 from .console import Console
 from .images import Archive
-from .paths import ROOT, Paths, keep_newest, point
+from .paths import Paths, keep_newest, point
 from .versions import Versions
 
 IMAGE = "localhost/tenfold-device-plugin"

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import yaml
 
+from tests import ROOT
+
 from .errors import FleetError
-from .paths import ROOT
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.cluster.paths import ROOT
+from tests import ROOT
 from tests.demo import pods, promises, scenes
 from tests.demo.__main__ import CACHE, environment
 from tests.demo.observe import Cluster, PodView

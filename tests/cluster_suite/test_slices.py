@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cluster.paths import ROOT
+from tests import ROOT
 from tests.demo import compute, pods, promises, scenes
 from tests.demo.observe import Cluster
 

@@ -15,8 +15,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tests import ROOT
 from tests.cluster import plugin_image, podman
-from tests.cluster.paths import ROOT, Paths
+from tests.cluster.paths import Paths
 from tests.cluster.versions import Versions
 
 from . import compute, pods, promises, scenes, table

@@ -24,11 +24,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "collections")]
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.gpu import ground as grounds  # noqa: E402
-from tests.hook import workshop  # noqa: E402
+from tests.gpu import ground as grounds
+from tests.hook import workshop
 
 SUITES = ("routing", "memory", "view", "limiter", "live_change", "observe")
 SKIPPED = 77

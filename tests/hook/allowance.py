@@ -1,7 +1,7 @@
 """How much GPU time a container may use from now on: its limit's rate, and what it has saved.
 
 Owns that sum, which holds however busy the machine is: a program that the host stops earns meanwhile, and the limiter keeps a quarter of a
-second of it (limit.h, TF_LIMIT_BANK_DEFAULT_NS). So one window may be above the limit, by what was saved at its beginning and no more.
+second of it (limiter.h, TF_LIMIT_BANK_DEFAULT_NS). So one window may be above the limit, by what was saved at its beginning and no more.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import region
 
 LIMITER_OFFSET = region.STATE_GPUS_OFFSET + 128  # struct tf_limit_state of the first card; it begins with the credit in nanoseconds
-# What a change of the limit leaves of it: 0.5 ms and 20 ms at the lower rate (limit_credit.c), a grant of 1 ms and 8 ms of work in flight.
+# What a change of the limit leaves of it: 0.5 ms and 20 ms at the lower rate (credit.c), a grant of 1 ms and 8 ms of work in flight.
 SAVED_AFTER_CHANGE_MS = 0.5 + 20 + 1 + 8
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import yaml
 
-from tests.cluster.paths import ROOT, Paths
+from tests import ROOT
+from tests.cluster.paths import Paths
 
 HEADERS = ("cuda.h", "nvml.h")
 

@@ -7,7 +7,8 @@ import sys
 import textwrap
 from typing import Any
 
-from tests.hook.workshop import ROOT, Slot
+from tests import ROOT
+from tests.hook.workshop import Slot
 
 PRELUDE = f"""
 import ctypes as c, os, sys, time

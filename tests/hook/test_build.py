@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -16,6 +17,9 @@ from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import hook_e
 
 from tests.hook import workshop
 from tests.hook.workshop import HOOK_SOURCE, Slot
+from tools import check_layers
+
+HOOKS_DEF = HOOK_SOURCE / "src" / "abi" / "hooks.def"
 
 
 def digest(path: Path) -> str:
@@ -37,7 +41,7 @@ def test_the_page_writer_is_built_by_the_same_rules(hook: Path) -> None:
 
 def test_exports_are_hooks_def_and_nothing_else(hook: Path) -> None:
     library = hook_elf.read_library(hook / "libtenfold.so")
-    assert library.exported == hook_verify.expected_symbols((HOOK_SOURCE / "src" / "hooks.def").read_text())
+    assert library.exported == hook_verify.expected_symbols(HOOKS_DEF.read_text())
     assert set(library.exported) == set(hook_verify.expected_symbols((hook / "symbols.txt").read_text()))
 
 
@@ -46,7 +50,7 @@ def test_every_hooked_symbol_is_one_that_drivers_export(simulator: Path) -> None
         ["nm", "-D", "--defined-only", str(simulator / "libcuda.so.1")], capture_output=True, text=True, check=True
     ).stdout
     exported = {line.split()[-1] for line in driver.splitlines()}
-    hooked = {name for name in hook_verify.expected_symbols((HOOK_SOURCE / "src" / "hooks.def").read_text()) if name.startswith("cu")}
+    hooked = {name for name in hook_verify.expected_symbols(HOOKS_DEF.read_text()) if name.startswith("cu")}
     assert hooked - exported == set()
 
 
@@ -56,9 +60,42 @@ def test_each_per_thread_twin_of_a_hooked_symbol_is_hooked_too(simulator: Path) 
         ["nm", "-D", "--defined-only", str(simulator / "libcuda.so.1")], capture_output=True, text=True, check=True
     ).stdout
     exported = {line.split()[-1] for line in driver.splitlines()}
-    hooked = set(hook_verify.expected_symbols((HOOK_SOURCE / "src" / "hooks.def").read_text()))
+    hooked = set(hook_verify.expected_symbols(HOOKS_DEF.read_text()))
     twins = {name + suffix for name in hooked for suffix in ("_ptsz", "_ptds")} & exported
     assert twins - hooked == set()
+
+
+def test_the_linker_sees_no_use_upwards_no_circle_and_nothing_that_the_reader_of_sources_misses(hook: Path) -> None:
+    """tools/check_layers.py reads text; here are the symbols of the objects, whatever macro or declaration they came by."""
+    read = check_layers.c_edges(HOOK_SOURCE / "src")
+    owners: dict[str, str] = {}
+    wanted: dict[str, set[str]] = {}
+    for path in sorted((hook / "obj").glob("*/*.o")):
+        file = f"{path.parent.name}/{path.stem}".replace("hooks/entry", f"hooks/entry_{platform.machine()}")
+        if file not in read:
+            continue  # of sources that are no more
+        for line in subprocess.run(["nm", str(path)], capture_output=True, text=True, check=True).stdout.splitlines():
+            kind, symbol = line.split()[-2:]
+            if kind == "U":
+                wanted.setdefault(file, set()).add(symbol)
+            elif kind.isupper():
+                owners[symbol] = file
+    edges = {file: {owners[symbol] for symbol in symbols & owners.keys()} for file, symbols in wanted.items()}
+    assert len(edges) > 30
+    assert [*check_layers.upward_uses(edges), *check_layers.circles(edges)] == []
+    exports = {owners[symbol] for symbol in hook_verify.expected_symbols((hook / "symbols.txt").read_text())}
+    for file, needs in edges.items():  # the table of hooked functions names its rows by hooks.def
+        assert needs <= reached(read, file) | (exports if file == "hooks/resolve" else set()), file
+
+
+def reached(edges: check_layers.Edges, start: str) -> set[str]:
+    """Files that *start* needs, and those that they need: an inline function of a header brings what it uses."""
+    seen, todo = {start}, [start]
+    while todo:
+        new = edges[todo.pop()] - seen
+        seen |= new
+        todo += new
+    return seen
 
 
 @pytest.mark.full
@@ -97,7 +134,7 @@ def test_sources_hold_no_constructor_no_exit_no_signal_handler_and_no_umask() ->
     forbidden = re.compile(
         r"\b(exit|_exit|abort|signal|sigaction|umask|setenv|putenv|atexit|fork|system|popen)\s*\(|__attribute__\(\(constructor"
     )
-    for path in (HOOK_SOURCE / "src").glob("*.c"):
+    for path in (HOOK_SOURCE / "src").glob("*/*.c"):
         if path.name in ("vgpuctl.c", "selftest.c"):
             continue  # programs of their own
         code = re.sub(r"/\*.*?\*/|//[^\n]*", "", path.read_text(), flags=re.S)

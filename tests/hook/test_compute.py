@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import region
 
+from tests import ROOT
 from tests.hook import scripts, workshop
 from tests.hook.allowance import SAVED_AFTER_CHANGE_MS, Allowance
 from tests.hook.workshop import MIB, Machine, Slot
@@ -469,7 +470,7 @@ def test_threads_that_launch_at_once_are_measured_each_by_itself(make_slot: Call
 
     It goes wrong in some starts only, and then for good: so there are several, and each has to be at the limit in one of its windows.
     """
-    program = workshop.compile_program("launchers", link=[str(workshop.ROOT / "tests/hook/common/cuda_api.c")])
+    program = workshop.compile_program("launchers", link=[str(ROOT / "tests/hook/common/cuda_api.c")])
     for _ in range(STARTS):
         slot = make_slot(cores=30)
         slot.machine.tool("set", "launch_call_ns=5000")

@@ -1,4 +1,4 @@
-"""hooks.def and abi_cuda.h declare what NVIDIA's header of the newest driver does: parameters in number and size, structs in size."""
+"""hooks.def and cuda.h declare what NVIDIA's header of the newest driver does: parameters in number and size, structs in size."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from tests.hook import nvidia_headers
 from tests.hook.workshop import HOOK_SOURCE
 
 pytestmark = pytest.mark.full
+
+ABI = HOOK_SOURCE / "src" / "abi"
 
 # Only the driver's library has these flavours of the resolver; no header declares them.
 UNDECLARED = {"cuGetProcAddress_ptsz", "cuGetProcAddress_v2_ptsz"}
@@ -47,7 +49,7 @@ def declared(header: Path) -> dict[str, list[str]]:
 
 
 def hooked() -> dict[str, list[str]]:
-    rows = re.findall(r"^CUDA_(?:HOOK|REAL)\((\w+), (?:.*?, \w+, \w+, )?\((.*)\)\)$", (HOOK_SOURCE / "src" / "hooks.def").read_text(), re.M)
+    rows = re.findall(r"^CUDA_(?:HOOK|REAL)\((\w+), (?:.*?, \w+, \w+, )?\((.*)\)\)$", (ABI / "hooks.def").read_text(), re.M)
     return {name: types_of(parameters) for name, parameters in rows}
 
 
@@ -66,14 +68,14 @@ def test_every_hooked_function_takes_what_the_header_says(header: Path, tmp_path
     common = sorted(set(ours) & set(theirs))
     assert {name: len(ours[name]) for name in common} == {name: len(theirs[name]) for name in common}
     flat = [(name, index) for name in common for index in range(len(ours[name]))]
-    our_sizes = sizes([ours[name][index] for name, index in flat], HOOK_SOURCE / "src" / "abi_cuda.h", tmp_path)
+    our_sizes = sizes([ours[name][index] for name, index in flat], ABI / "cuda.h", tmp_path)
     their_sizes = sizes([theirs[name][index] for name, index in flat], header, tmp_path)
     assert dict(zip(flat, our_sizes)) == dict(zip(flat, their_sizes))
 
 
 def test_structs_have_the_headers_size(header: Path, tmp_path: Path) -> None:
-    names = re.findall(r"^\} (CU\w+);", (HOOK_SOURCE / "src" / "abi_cuda.h").read_text(), re.MULTILINE)
+    names = re.findall(r"^\} (CU\w+);", (ABI / "cuda.h").read_text(), re.MULTILINE)
     assert len(names) > 10
-    ours = sizes(names, HOOK_SOURCE / "src" / "abi_cuda.h", tmp_path)
+    ours = sizes(names, ABI / "cuda.h", tmp_path)
     theirs = sizes([OTHER_STRUCTS.get(name, name) for name in names], header, tmp_path)
     assert dict(zip(names, ours)) == dict(zip(names, theirs))

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import region
 
+from tests import ROOT
 from tests.hook import scripts, workshop
 from tests.hook.allowance import LIMITER_OFFSET
 from tests.hook.workshop import Machine, Slot
@@ -142,7 +143,7 @@ def plugin_at_work(slots: list[Slot], folder: Path) -> Iterator[None]:
     for name in ("libtenfold.so", "libtenfold_page.so"):
         (version / name).symlink_to(hook / name)
     (version / "ld.so.preload").touch()
-    environment = {**os.environ, **machine.environment, "PYTHONPATH": str(workshop.ROOT / "files" / "device_plugin" / "src")}
+    environment = {**os.environ, **machine.environment, "PYTHONPATH": str(ROOT / "files" / "device_plugin" / "src")}
     names = [slot.folder.name for slot in slots]
     process = subprocess.Popen([sys.executable, "-c", PLUGIN, str(folder), str(folder / "hook"), *names], env=environment)
     try:
@@ -318,6 +319,6 @@ def test_where_the_host_tells_nvml_is_not_even_loaded(make_slot: Callable[..., S
 def test_the_reader_takes_whole_words_and_nothing_else() -> None:
     """Under AddressSanitizer and UndefinedBehaviorSanitizer, from pages of every kind of damage."""
     flags = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-    program = workshop.compile_program("busy_reader", hook_sources=("config_page.c",), flags=flags)
+    program = workshop.compile_program("busy_reader", hook_sources=("slice/config_page.c",), flags=flags)
     done = subprocess.run([str(program)], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")

@@ -14,11 +14,13 @@ from typing import Any
 import pytest
 from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import region
 
+from tests import ROOT
 from tests.hook import scripts, workshop
 from tests.hook.workshop import MIB, Machine, Slot
 
 OOM = 2
 CONTEXT, MODULE = 420, 6  # MiB; what an A800 takes, about
+SLOTS = [f"slice/{name}.c" for name in ("account", "probe", "process", "slots")]
 SECONDS = 15.0  # in which everything comes to rest, also on a busy host
 
 # A program that does what it is told: each line of its input is executed, then answered.
@@ -402,7 +404,7 @@ say(codes=[os.waitpid(child, 0)[1] >> 8 for child in codes])
         assert seen == {"codes": [1] * 40}
 
     def test_threads_that_fork_at_once_do_not_keep_the_lock_of_nvml(self, slot: Slot) -> None:
-        program = workshop.compile_program("forks", link=[str(workshop.ROOT / "tests/hook/common/cuda_api.c")])
+        program = workshop.compile_program("forks", link=[str(ROOT / "tests/hook/common/cuda_api.c")])
         process = slot.start([str(program), "6", "150"])
         assert process.stdout is not None
         assert process.stdout.readline() == "forked\n", process.communicate()[1]
@@ -463,7 +465,7 @@ class TestProbes:
 
     @staticmethod
     def refusals(*words: str) -> dict[str, int]:
-        program = workshop.compile_program("refusals", hook_sources=("account.c", "probe.c", "process.c", "slots.c"))
+        program = workshop.compile_program("refusals", hook_sources=SLOTS)
         done = subprocess.run([str(program), *words], capture_output=True, text=True, timeout=120, check=False)
         assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
         counted: dict[str, int] = json.loads(done.stdout)

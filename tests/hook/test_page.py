@@ -171,7 +171,7 @@ def test_a_reader_never_sees_half_a_page_while_python_flaps_it(page: Page) -> No
 
     write(1)  # the page that the slot was made with is not of that kind
     reader = subprocess.Popen(
-        [str(workshop.compile_program("page_reader", hook_sources=("config_page.c",))), str(page.by_python / "config"), "4000"],
+        [str(workshop.compile_program("page_reader", hook_sources=("slice/config_page.c",))), str(page.by_python / "config"), "4000"],
         stdout=subprocess.PIPE,
         text=True,
     )

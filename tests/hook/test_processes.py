@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import region
 
+from tests import ROOT
 from tests.hook import scripts, workshop
 from tests.hook.workshop import MIB, Machine, Slot
 
@@ -292,7 +293,7 @@ say(refused=refused > 0, total=cuda.info()[1])
 
 
 def test_no_thread_of_ours_calls_the_driver_once_it_may_take_itself_apart(make_slot: Callable[..., Slot]) -> None:
-    program = workshop.compile_program("leave", link=[str(workshop.ROOT / "tests/hook/common/cuda_api.c")])
+    program = workshop.compile_program("leave", link=[str(ROOT / "tests/hook/common/cuda_api.c")])
     done = make_slot(cores=80).run([program])
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout) == {"threads": 1, "switches": 0}

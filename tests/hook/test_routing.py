@@ -30,7 +30,7 @@ def replay(program: Path, requests: str, environment: dict[str, str]) -> Answers
 
 
 def hooked_symbols() -> set[str]:
-    return set(hook_verify.expected_symbols((workshop.HOOK_SOURCE / "src" / "hooks.def").read_text()))
+    return set(hook_verify.expected_symbols((workshop.HOOK_SOURCE / "src" / "abi" / "hooks.def").read_text()))
 
 
 @pytest.mark.parametrize("driver", DRIVERS)

@@ -13,8 +13,7 @@ from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import region
 from tests.hook import workshop
 from tests.hook.workshop import HOOK_SOURCE, MIB, Machine, Slot
 
-NOT_THE_HOOK = ("vgpuctl.c", "selftest.c", "page_writer.c")
-SOURCES = [path.name for path in sorted((HOOK_SOURCE / "src").glob("*.c")) if path.name not in NOT_THE_HOOK]
+SOURCES = [f"{path.parent.name}/{path.name}" for path in sorted((HOOK_SOURCE / "src").glob("*/*.c")) if path.parent.name != "host"]
 SANITIZERS = {"address": "address,undefined", "thread": "thread"}
 OPTIONS = {
     "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=0:exitcode=99",

@@ -46,43 +46,43 @@ def test_a_good_hook_passes_within_256_mib_and_two_seconds_of_the_card(
 # name -> (file, what is replaced, by what, checks of which one must fail)
 MUTATIONS = {
     "no limit": (
-        "account.c",
+        "slice/account.c",
         "if (used_bytes > limit_bytes || bytes > limit_bytes - used_bytes)",
         "if (used_bytes == 1 && limit_bytes == 1)",
         r"bytes allocated until the refusal: expected \d+, seen 268435456",
     ),
     "no throttle": (
-        "hooks_launch.c",
+        "hooks/launch.c",
         "return TF_UNLIKELY(atomic_load_explicit(&container->has_core_limits, memory_order_relaxed))",
         "return container == NULL",
         r"share of the card at a limit of 25 %: expected 25 \+- 10 %, seen \d+",
     ),
     "wrong abi name": (
-        "driver.c",
+        "hooks/resolve.c",
         "            return cuda_hooks[index].function;",
         '            return strcmp(cuda_hooks[index].symbol, "cuMemGetInfo_v2") ? cuda_hooks[index].function : (void *)cuMemGetInfo;',
         r"entry points of another ABI: expected none, seen cuMemGetInfo_v2",
     ),
     "leaking free": (
-        "memory.c",
+        "memory/reservation.c",
         "    if (entry->bytes)\n",
         "    if (entry->bytes == 1)\n",
         r"free_bytes \(empty again\): expected \d+, seen 0",
     ),
     "no live change": (
-        "container.c",
+        "slice/container.c",
         "    if (copy.generation > atomic_load(&self->generation))",
         "    if (copy.generation == 0)",
         r"total_bytes \(shrunk below use\): expected \d+, seen \d+",
     ),
     "no view": (
-        "hooks_view.c",
-        "        *bytes = total;",
+        "hooks/view.c",
+        "        *bytes = as(total);",
         "        *bytes += 0 * total;",
         r"device_total_bytes \(fresh\): expected 67108864, seen \d+",
     ),
     "not exported": (
-        "hooks.def",
+        "abi/hooks.def",
         'CUDA_HOOK(cuMemGetInfo_v2, "cuMemGetInfo", 3020, view, ',
         "CUDA_REAL(cuMemGetInfo_v2, ",
         r"missing symbols: expected none, seen cuMemGetInfo_v2",

@@ -21,7 +21,8 @@ from typing import Any, Sequence
 
 from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import region
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests import ROOT
+
 HOOK_SOURCE = ROOT / "files" / "hook"
 SIMULATOR = ROOT / "tests" / "simulator"
 PROGRAMS = Path(__file__).resolve().parent / "c"
@@ -93,8 +94,8 @@ def compile_program(
         *sources,
         *PROGRAMS.glob("*.h"),
         *(HOOK_SOURCE / "include").glob("*.h"),
-        *(HOOK_SOURCE / "src").glob("*.[h]"),
-        HOOK_SOURCE / "src/hooks.def",
+        *(HOOK_SOURCE / "src").glob("*/*.h"),
+        HOOK_SOURCE / "src/abi/hooks.def",
     ]
     includes = [f"-I{HOOK_SOURCE / 'include'}", f"-I{HOOK_SOURCE / 'src'}"]
     warnings = ["-Wall", "-Wextra", "-Werror"]

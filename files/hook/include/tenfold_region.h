@@ -2,8 +2,8 @@
  *
  * Owns:     every offset of `config` (written by the host alone, read-only in the container) and `state` (written by the
  *           container's processes; the host reads it with pread and believes nothing).
- * Mirror:   plugins/module_utils/tenfold/region.py; tests/unit/test_region.py compiles this header and compares each offset.
- * Next:     files/hook/src/config_page.c reads pages, page_writer.c writes them, slots.c and account.c own the state, limit.c owns the
+ * Mirror:   plugins/module_utils/tenfold/region.py; tests/unit/domain/test_region.py compiles this header and compares each offset.
+ * Next:     files/hook/src/slice/config_page.c reads pages, host/page_writer.c writes them, slots.c and account.c own the state, limiter/ owns the
  *           limiter bytes.
  *
  * Frozen:   the first 64 bytes of both files mean the same in every ABI version. A hook that meets a higher abi_version obeys
@@ -24,7 +24,7 @@
 #define TENFOLD_SLOTS_MAX 1024u
 #define TENFOLD_LANES_MAX 8u       /* operations that one process can have in flight; the last one belongs to the reaper */
 #define TENFOLD_UUID_CHARS 48u     /* "GPU-" or "MIG-" and 36 characters, padded with NUL */
-#define TENFOLD_LIMITER_BYTES 256u /* room for struct limit_state (src/limit.h) */
+#define TENFOLD_LIMITER_BYTES 256u /* room for struct limit_state (limiter/limiter.h) */
 
 /* What the hook does where it cannot enforce. */
 enum tenfold_policy {

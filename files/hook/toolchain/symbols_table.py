@@ -1,8 +1,7 @@
-#!/usr/bin/env python3
-"""The table of hooked symbols in docs/enforcement.md, made from src/hooks.def.
+"""The table of hooked symbols in docs/enforcement.md, made from src/abi/hooks.def.
 
-``symbols_table.py`` prints it, ``symbols_table.py --write FILE`` puts it between the markers of FILE. tests/unit/test_hook_verify.py fails
-when the two differ.
+``symbols_table.py`` prints it, ``symbols_table.py --write FILE`` puts it between the markers of FILE.
+tests/unit/domain/test_hook_verify.py fails when the two differ.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import re
 import sys
 from pathlib import Path
 
-DEFINITION = Path(__file__).resolve().parents[1] / "src" / "hooks.def"
+DEFINITION = Path(__file__).resolve().parents[1] / "src" / "abi" / "hooks.def"
 MARKERS = ("<!-- hooked symbols: begin -->", "<!-- hooked symbols: end -->")
 CLASSES = ("resolve", "memory", "view", "launch", "sync", "context")
 

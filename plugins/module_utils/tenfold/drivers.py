@@ -1,4 +1,4 @@
-"""NVIDIA driver versions, what each makes possible, and whether a node's driver and cards carry slices.
+"""NVIDIA driver versions, what each makes possible, and whether a node carries slices.
 
 Owns the one table of floors. Reading the version on a node is ``gpu_node_facts``' task; this file judges what was read.
 """
@@ -7,25 +7,21 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import total_ordering
 from typing import Any, Mapping
 
 from . import cards as card_models
 from .cards import CardModel
 from .errors import DriverError
+from .hook_elf import GLIBC_FLOOR, parse_glibc_version
+from .versions import Version
 
 __all__ = ["FLOORS", "DriverVersion", "Floor", "NodeProblem", "capabilities", "check_node"]
 
 _VERSION = re.compile(r"\d{1,4}(\.\d{1,4}){0,3}", re.ASCII)
 
 
-@total_ordering
-@dataclass(frozen=True)
-class DriverVersion:
-    """A driver version such as ``535.104.05``; compared number by number, missing parts count as 0."""
-
-    text: str
-    parts: tuple[int, ...]
+class DriverVersion(Version):
+    """A driver version such as ``535.104.05``."""
 
     @classmethod
     def parse(cls, text: str) -> DriverVersion:
@@ -33,22 +29,7 @@ class DriverVersion:
         stripped = text.strip() if isinstance(text, str) else ""
         if not _VERSION.fullmatch(stripped):
             raise DriverError(f'driver version is {text!r}, expected numbers and dots such as "535.104.05"', version=str(text))
-        parts = [int(part) for part in stripped.split(".")]
-        while len(parts) > 1 and parts[-1] == 0:
-            parts.pop()
-        return cls(text=stripped, parts=tuple(parts))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, DriverVersion) and self.parts == other.parts
-
-    def __hash__(self) -> int:
-        return hash(self.parts)
-
-    def __lt__(self, other: DriverVersion) -> bool:
-        return self.parts < other.parts
-
-    def __str__(self) -> str:
-        return self.text
+        return super().parse(stripped)
 
 
 @dataclass(frozen=True)
@@ -106,12 +87,32 @@ class NodeProblem:
 
 
 def check_node(facts: Mapping[str, Any], card: CardModel | None = None, enforcement: str = "hook") -> list[NodeProblem]:
-    """Judge one node from ``gpu_node_facts``' answer: driver floors, card models, compute mode, MIG mode.
+    """Judge one node from ``gpu_node_facts``' answer: what the hook and the device plugin stand on, driver floors, cards and their modes.
 
-    ``facts`` holds ``driver`` (text or None) and ``cards`` (each with uuid, index, name, memory_mib, mig_mode, compute_mode).
+    Of ``facts`` this reads ``driver`` (text or None), ``cards`` (each with uuid, index, name, memory_mib, mig_mode, compute_mode),
+    ``kubelet``, ``glibc_version`` and ``rival_device_plugins``.
     ``card`` is the model that the tiers are written for; other models are then warned about. ``enforcement`` is how this node limits
     its slices: hook, driver, mig or timeslice.
     """
+    return _ground_problems(facts) + _driver_problems(facts, card, enforcement)
+
+
+def _ground_problems(facts: Mapping[str, Any]) -> list[NodeProblem]:
+    problems = []
+    if not facts.get("kubelet"):
+        problems.append(NodeProblem("kubelet_missing", "there is no kubelet on this node", "join it to the cluster first"))
+    glibc = facts.get("glibc_version")
+    if not glibc or parse_glibc_version(glibc) < parse_glibc_version(GLIBC_FLOOR):
+        found = f"glibc is {glibc}" if glibc else "there is no glibc on this node"
+        problems.append(NodeProblem("glibc_too_old", f"{found}, expected {GLIBC_FLOOR} or newer", "upgrade the node's system"))
+    rivals = facts.get("rival_device_plugins")
+    if rivals:
+        message = f"another device plugin serves its NVIDIA cards ({', '.join(rivals)}), and one plugin serves a node"
+        problems.append(NodeProblem("rival_device_plugin", message, "remove that one first"))
+    return problems
+
+
+def _driver_problems(facts: Mapping[str, Any], card: CardModel | None, enforcement: str) -> list[NodeProblem]:
     text = facts.get("driver")
     if not text:
         return [

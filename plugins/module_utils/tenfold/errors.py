@@ -16,6 +16,7 @@ __all__ = [
     "RegionError",
     "TenfoldError",
     "TierError",
+    "VersionError",
     "WireError",
 ]
 
@@ -55,6 +56,10 @@ class MergeError(TenfoldError):
 
 class DriverError(TenfoldError):
     """A driver version that is unreadable or below a floor."""
+
+
+class VersionError(TenfoldError):
+    """A text that states no version."""
 
 
 class QuantityError(TenfoldError):

@@ -20,7 +20,7 @@ from typing import Iterable, Mapping
 __all__ = ["NODE", "Reading", "Sample", "Source", "read", "slot_of", "source_of"]
 
 NODE = ""  # the owner of a process of the node itself
-CUT_OFF_PERCENT = 0.5  # NVML gives whole percents, cut off: so much is added to what is not 0, as the hook does (src/neighbours.c)
+CUT_OFF_PERCENT = 0.5  # NVML gives whole percents, cut off: so much is added to what is not 0, as the hook does (compute/neighbours.c)
 
 _SLOT_FILE = re.compile(r"/(?P<slot>[0-9a-f]{32})/(config|state)(//deleted)?")
 _OCTAL = re.compile(r"\\([0-7]{3})")

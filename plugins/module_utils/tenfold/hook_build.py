@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
-import subprocess
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Iterator, Mapping
 
+from . import commands
 from .hook_elf import HookError, read_library
 from .page_writer import LIBRARY as PAGE_LIBRARY
 
@@ -97,14 +96,14 @@ def build(request: BuildRequest) -> BuiltHook:
 
 
 def _sources(source: Path) -> Iterator[Path]:
-    for pattern in ("Makefile", "include/*.h", "src/*", "toolchain/*"):
+    for pattern in ("Makefile", "include/*.h", "src/**/*", "toolchain/*"):
         yield from sorted(path for path in source.glob(pattern) if path.is_file())
 
 
 def _input_digest(request: BuildRequest) -> str:
-    if not (request.source / "Makefile").is_file() or not (request.source / "src" / "hooks.def").is_file():
+    if not (request.source / "Makefile").is_file() or not (request.source / "src" / "abi" / "hooks.def").is_file():
         raise HookError(
-            f"{str(request.source)!r} does not hold the hook's sources (no Makefile or no src/hooks.def)", path=str(request.source)
+            f"{str(request.source)!r} does not hold the hook's sources (no Makefile or no src/abi/hooks.def)", path=str(request.source)
         )
     digest = hashlib.sha256()
     for part in (request.version, _compiler_identity(request.compiler), *request.cflags):
@@ -115,22 +114,13 @@ def _input_digest(request: BuildRequest) -> str:
     return digest.hexdigest()
 
 
-def _run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
-    try:
-        return subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=COMPILE_SECONDS,
-            check=False,
-            env={**os.environ, "LC_ALL": "C"},
-            **options,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise HookError(f"{command[0]!r} did not finish within {COMPILE_SECONDS:g} s") from error
-    except OSError as error:
-        raise HookError(f"cannot run {command[0]!r}: {error.strerror}") from error
+def _run(command: list[str]) -> commands.Done:
+    done = commands.run(command, COMPILE_SECONDS)
+    if done.status == commands.NOT_ENDED:
+        raise HookError(f"{command[0]!r} did not finish within {COMPILE_SECONDS:g} s")
+    if not done.has_run:
+        raise HookError(f"cannot run {command[0]!r}: {done.err}")
+    return done
 
 
 def _compiler_identity(compiler: str) -> str:
@@ -140,7 +130,7 @@ def _compiler_identity(compiler: str) -> str:
             compiler=compiler,
             package=PACKAGES["compiler"],
         )
-    return _run([compiler, "--version"]).stdout.split("\n", 1)[0] + " " + _run([compiler, "-dumpmachine"]).stdout.strip()
+    return _run([compiler, "--version"]).out.split("\n", 1)[0] + " " + _run([compiler, "-dumpmachine"]).out.strip()
 
 
 def _check_builder(request: BuildRequest) -> None:
@@ -151,18 +141,18 @@ def _check_builder(request: BuildRequest) -> None:
         probe = Path(scratch) / "probe.c"
         probe.write_text("#include <stdio.h>\n#include <linux/futex.h>\nint main(void) { return 0; }\n")
         compiled = _run([request.compiler, "-c", "-o", f"{scratch}/probe.o", str(probe)])
-        if compiled.returncode:
+        if compiled.status:
             raise HookError(
                 f"compiler {request.compiler!r} finds no C library headers; install them ({PACKAGES['headers']})",
                 package=PACKAGES["headers"],
-                compiler_output=compiled.stderr[-2000:],
+                compiler_output=compiled.err[-2000:],
             )
         linked = _run([request.compiler, "-static", "-o", f"{scratch}/probe", f"{scratch}/probe.o"])
-        if linked.returncode:
+        if linked.status:
             raise HookError(
                 f"compiler {request.compiler!r} finds no static C library, which vgpuctl needs; install it ({PACKAGES['static']})",
                 package=PACKAGES["static"],
-                compiler_output=linked.stderr[-2000:],
+                compiler_output=linked.err[-2000:],
             )
 
 
@@ -174,8 +164,8 @@ def _compile(request: BuildRequest, out: Path) -> None:
     if request.cflags:
         command.append(f"EXTRA_CFLAGS={' '.join(request.cflags)}")
     done = _run(command)
-    if done.returncode:
-        message = done.stderr.replace(f"{out}/", "").strip()
+    if done.status:
+        message = done.err.replace(f"{out}/", "").strip()
         raise HookError(f"the hook does not compile with {request.compiler!r}:\n{message[:4000]}", compiler_output=message)
 
 

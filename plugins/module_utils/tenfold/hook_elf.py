@@ -11,12 +11,14 @@ import struct
 from dataclasses import dataclass
 from typing import Union
 
-from .errors import TenfoldError
+from .errors import TenfoldError, VersionError
+from .versions import Version
 
-__all__ = ["ElfLibrary", "HookError", "parse_glibc_version", "read_library"]
+__all__ = ["GLIBC_FLOOR", "ElfLibrary", "HookError", "parse_glibc_version", "read_library"]
 
 PathLike = Union[str, "os.PathLike[str]"]
 
+GLIBC_FLOOR = "2.17"  # what the hook needs of a node and of an image
 MACHINES = {62: "x86_64", 183: "aarch64", 3: "i386", 40: "arm", 243: "riscv", 21: "ppc64", 22: "s390"}
 PT_DYNAMIC = 2
 PT_LOAD = 1
@@ -47,16 +49,15 @@ class ElfLibrary:
     def needed_glibc(self) -> str:
         """The oldest glibc that has every symbol it wants, as "2.17"; "" if it wants none."""
         versions = [version for wanted in self.needs_versions.values() for version in wanted if version.startswith("GLIBC_")]
-        numbers = sorted((parse_glibc_version(version) for version in versions if version != "GLIBC_PRIVATE"), reverse=True)
-        return ".".join(map(str, numbers[0][:2])) if numbers else ""
+        newest = max((parse_glibc_version(version) for version in versions if version != "GLIBC_PRIVATE"), default=None)
+        return ".".join(newest.release.split(".")[:2]) if newest else ""
 
 
-def parse_glibc_version(text: str) -> tuple[int, ...]:
-    """``GLIBC_2.2.5`` or ``2.31`` to numbers that compare. Errors: HookError."""
-    bare = text[6:] if text.startswith("GLIBC_") else text
+def parse_glibc_version(text: str) -> Version:
+    """``GLIBC_2.2.5`` or ``2.31``. Errors: HookError."""
     try:
-        return tuple(int(part) for part in bare.split("."))
-    except ValueError as error:
+        return Version.parse(text[6:] if text.startswith("GLIBC_") else text)
+    except VersionError as error:
         raise HookError(f"glibc version is {text!r}, expected numbers and dots", version=text) from error
 
 

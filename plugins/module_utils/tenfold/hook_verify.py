@@ -20,18 +20,17 @@ import tempfile
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Iterable, Sequence
+from typing import IO, Any, Iterable, Sequence, cast
 
 from . import page_writer, region
 from .errors import RegionError
-from .hook_elf import ElfLibrary, HookError, parse_glibc_version, read_library
+from .hook_elf import GLIBC_FLOOR, ElfLibrary, HookError, parse_glibc_version, read_library
 
 __all__ = ["Check", "Report", "VerifyRequest", "expected_symbols", "verify"]
 
 LIBRARY = "libtenfold.so"
 SELFTEST = "tenfold-selftest"
 PAGE_SYMBOLS = ("tenfold_page_abi", "tenfold_page_create", "tenfold_page_tell_busy", "tenfold_page_write")
-GLIBC_FLOOR = "2.17"
 MEMORY_BYTES_MAX = 256 << 20
 STEP_BYTES = 2 << 20
 ANSWER_SECONDS = 20.0
@@ -215,13 +214,13 @@ class _Selftest:
             stderr=subprocess.DEVNULL,
             env={**kept, **environment},
         )
+        self.questions, self.answers = cast("IO[bytes]", self.process.stdin), cast("IO[bytes]", self.process.stdout)
         self.buffer = b""
 
     def ask(self, command: str) -> dict[str, Any]:
-        assert self.process.stdin is not None
         try:
-            self.process.stdin.write(command.encode() + b"\n")
-            self.process.stdin.flush()
+            self.questions.write(command.encode() + b"\n")
+            self.questions.flush()
         except OSError as error:
             raise HookError(f"the self-test died before {command!r}: {self._death()}") from error
         line = self._line(command)
@@ -231,13 +230,12 @@ class _Selftest:
         return answer
 
     def _line(self, command: str) -> bytes:
-        assert self.process.stdout is not None
         deadline = time.monotonic() + ANSWER_SECONDS
         while b"\n" not in self.buffer:
             left = deadline - time.monotonic()
-            if left <= 0 or not select.select([self.process.stdout], [], [], left)[0]:
+            if left <= 0 or not select.select([self.answers], [], [], left)[0]:
                 raise HookError(f"the self-test did not answer {command!r} within {ANSWER_SECONDS:g} s")
-            data = os.read(self.process.stdout.fileno(), 65536)
+            data = os.read(self.answers.fileno(), 65536)
             if not data:
                 raise HookError(f"the self-test died in {command!r}: {self._death()}")
             self.buffer += data
@@ -254,10 +252,9 @@ class _Selftest:
     def close(self) -> None:
         self.process.kill()
         self.process.wait()
-        for stream in (self.process.stdin, self.process.stdout):
-            if stream is not None:
-                with contextlib.suppress(OSError):
-                    stream.close()
+        for stream in (self.questions, self.answers):
+            with contextlib.suppress(OSError):
+                stream.close()
 
 
 def _idle_card(request: VerifyRequest) -> tuple[str, str]:

@@ -14,6 +14,7 @@ from typing import Any, Callable, Mapping, Sequence
 from .cards import by_product_name
 from .drivers import DriverVersion, capabilities
 from .errors import DriverError
+from .versions import Version
 
 __all__ = ["Host", "collect"]
 
@@ -30,7 +31,6 @@ _KUBELET_MAX_PODS_DEFAULT = 110
 _DEVICE_PLUGIN_FOLDER = "/var/lib/kubelet/device-plugins"
 _KUBELET_OWN_FILES = ("kubelet.sock", "kubelet_internal_checkpoint", "DEPRECATION")
 _OUR_SOCKET_PREFIX = "tenfold"
-_VERSION = re.compile(r"\bv?(\d+\.\d+(?:\.\d+)?[-+.~\w]*)", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -248,8 +248,8 @@ def _version_of(host: Host, argv: Sequence[str]) -> str | None:
 
 
 def _first_version(text: str) -> str | None:
-    match = _VERSION.search(text)
-    return match.group(1) if match else None
+    found = Version.find(text)
+    return found.text if found else None
 
 
 def _cgroup(host: Host) -> str:

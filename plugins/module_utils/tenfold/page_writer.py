@@ -1,7 +1,7 @@
 """Calls into ``libtenfold_page.so``, the one implementation of how a configuration page is written.
 
-Owns finding and loading the library. Its contract is ``files/hook/src/page_writer.h``; what goes into a page and what an error means to
-people is ``region``'s.
+Owns finding and loading the library. Its contract is ``files/hook/src/host/page_writer.h``; what goes into a page and what an error means
+to people is ``region``'s.
 
 The library is loaded for a call and let go after it: an upgrade removes old versions of the hook that no process maps, and the next call
 uses the version that is then in force.

@@ -1,7 +1,7 @@
 """The two files of a slot, as the host sees them: the configuration page it writes and the state it reads.
 
-Owns the Python mirror of ``files/hook/include/tenfold_region.h`` (the C header is the truth; tests/unit/test_region.py compares every
-offset). Who gets which quota is ``tiers``' task; slot names, CDI files and persistence are the device plugin's.
+Owns the Python mirror of ``files/hook/include/tenfold_region.h`` (the C header is the truth; tests/unit/domain/test_region.py compares
+every offset). Who gets which quota is ``tiers``' task; slot names, CDI files and persistence are the device plugin's.
 
 The page has two checksummed copies and an active index: a writer that dies leaves the last good copy in force. Pages are written by the
 hook's own C function (``page_writer``) and read here without it, because a reader must also work inside a slice. The state belongs to
@@ -15,12 +15,11 @@ import os
 import shutil
 import stat
 import struct
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable, Iterator, Mapping, Sequence, Union
 
-from . import page_writer
+from . import files, page_writer
 from .errors import RegionError
 
 __all__ = [
@@ -521,17 +520,9 @@ def _write_page(path: Path, copy: bytes, expected_generation: int, library: Path
 
 def _install(path: Path, size_bytes: int, mode: int, fill: Callable[[int], object]) -> None:
     """A new file with every block allocated (a hole would be SIGBUS for the program that maps it on a full tmpfs), by rename."""
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=str(path.parent))
-    try:
-        os.posix_fallocate(descriptor, 0, size_bytes)
-        fill(descriptor)
-        os.fchmod(descriptor, mode)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink()
-        raise
-    finally:
-        os.close(descriptor)
+    with files.replacing(path, mode) as stream:
+        os.posix_fallocate(stream.fileno(), 0, size_bytes)
+        fill(stream.fileno())
 
 
 def _write_state(descriptor: int, gpus: Sequence[GpuQuota], generation: int) -> None:

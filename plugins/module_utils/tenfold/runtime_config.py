@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Mapping
 
-from .errors import MergeError
+from .errors import MergeError, VersionError
 from .merge import Edit, lookup
+from .versions import Version
 
 __all__ = [
     "CDI_FOLDERS",
@@ -20,6 +21,7 @@ __all__ = [
     "containerd_overridden",
     "crio_edits",
     "docker_edits",
+    "engine_release",
     "kubelet_edits",
     "kubelet_flags_edits",
     "new_file_version",
@@ -44,14 +46,18 @@ class RuntimeOptions:
 
 def new_file_version(engine_version: str) -> int:
     """The version that a containerd file made from nothing gets: 2 for containerd 1, 3 for 2.0 to 2.2, 4 from 2.3 on."""
-    parts = engine_version.lstrip("v").split(".")
-    try:
-        release = (int(parts[0]), int(parts[1]))
-    except (IndexError, ValueError) as error:
-        raise MergeError(f"containerd reports version {engine_version!r}, expected a number such as '1.7.24'") from error
-    if release < (2, 0):
+    release = engine_release("containerd", engine_version, "1.7.24").parts
+    if release < (2,):
         return 2
     return 3 if release < (2, 3) else 4
+
+
+def engine_release(engine: str, version: str, example: str) -> Version:
+    """What an engine says of itself. Errors: MergeError."""
+    try:
+        return Version.parse(version)
+    except VersionError as error:
+        raise MergeError(f"{engine} reports version {version!r}, expected a number such as {example!r}") from error
 
 
 def containerd_edits(
@@ -90,7 +96,7 @@ def containerd_edits(
     base = lookup(effective_containerd, ("default_runtime_name",), "runc")
     if base == options.name:
         base = "runc"
-    if engine_version.lstrip("v").startswith("1.") and not lookup(document, runtimes):
+    if engine_release("containerd", engine_version, "1.7.24").parts < (2,) and not lookup(document, runtimes):
         edits += _default_runtimes(effective_containerd, runtimes, options.name)
     edits.append(Edit((*runtimes, options.name, "runtime_type"), "io.containerd.runc.v2"))
     edits.append(Edit((*runtimes, options.name, "options", "BinaryName"), options.binary))

@@ -10,16 +10,12 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Mapping
+from typing import Any, Mapping
 
 from . import article
 from . import cards as card_models
-from .cards import CardModel
 from .errors import CardError, TierError
 from .region import MODES
-
-if TYPE_CHECKING:
-    from .verdict import Verdict
 
 __all__ = ["Catalogue", "Problem", "Tier"]
 
@@ -210,12 +206,6 @@ class Catalogue:
             memory_mib=memory_mib,
             cores_percent=cores_percent,
         )
-
-    def check(self, card: CardModel, memory_mib: int | None = None) -> Verdict:
-        """What this catalogue gives on a card of that model, with its real total where known. See ``verdict.judge``."""
-        from . import verdict  # here, since verdict is built on this file
-
-        return verdict.judge(self, card, memory_mib)
 
 
 class _Reader:

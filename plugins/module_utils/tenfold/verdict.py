@@ -1,7 +1,7 @@
 """What a catalogue gives on a card, and over a fleet of cards: proved mixes, counts for each tier, what falls short and why.
 
 Owns the judgement that preflight shows before any host is touched. Sums and proofs come from ``mixes``; the schema was checked by
-``tiers``. Real totals of cards are given by the caller.
+``tiers``, the cards are ``fleet``'s.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from typing import Any, Iterable, Mapping
 from . import cards as card_models
 from . import mixes
 from .cards import CardModel
-from .errors import CardError, TierError
+from .errors import TierError
+from .fleet import FleetEntry
 from .tiers import Catalogue, Problem, raise_problems
 
-__all__ = ["FleetEntry", "FleetVerdict", "Kind", "TierCapacity", "Verdict", "judge", "judge_fleet", "read_fleet"]
+__all__ = ["FleetVerdict", "Kind", "TierCapacity", "Verdict", "judge", "judge_fleet"]
 
 _MIXES_PATH = "slice_tiers_required_mixes"
 
@@ -124,17 +125,6 @@ def _maximal(catalogue: Catalogue, total: int, notes: list[str], names: set[str]
 
 
 @dataclass(frozen=True)
-class FleetEntry:
-    """Cards of one kind on one node. ``memory_mib`` None means that nobody has read it yet; ``offers`` None means all tiers."""
-
-    node: str
-    card: CardModel
-    count: int
-    memory_mib: int | None = None
-    offers: tuple[str, ...] | None = None
-
-
-@dataclass(frozen=True)
 class Kind:
     """All cards of one model, real total and offer, judged once. ``cards`` counts them, ``nodes`` have them."""
 
@@ -189,58 +179,6 @@ class FleetVerdict:
     def as_dict(self) -> dict[str, Any]:
         kinds = [{**kind.verdict.as_dict(), "nodes": list(kind.nodes), "cards": kind.cards} for kind in self.kinds]
         return {"cards": self.cards, "nodes": self.nodes, "kinds": kinds}
-
-
-def read_fleet(entries: Any, catalogue: Catalogue) -> list[FleetEntry]:
-    """The fleet from an inventory: a list of ``{node, card, count, memory_mib, offers}``; ``card`` defaults to the catalogue's.
-
-    ``card`` may be a model's name or what nvidia-smi prints; one that the table lacks needs its memory_mib.
-    Errors: TierError with every problem and its place.
-    """
-    problems: list[Problem] = []
-    fleet = []
-    for position, entry in enumerate(entries or []):
-        path = f"fleet[{position}]"
-        if not isinstance(entry, Mapping) or not entry.get("node"):
-            problems.append(Problem(path, f"is {entry!r}, expected at least a node's name and a count of cards"))
-            continue
-        path = f"fleet[{position}] ({entry['node']})"
-        found = _fleet_entry(entry, path, catalogue, problems)
-        if found is not None:
-            fleet.append(found)
-    raise_problems(problems, "the fleet's cards")
-    return fleet
-
-
-def _unlisted(name: str, memory_mib: int) -> CardModel:
-    """A model that the table lacks, of which the driver told the memory; slices need no more. The rest is not looked at here."""
-    return CardModel(name, (name,), memory_mib, multiprocessors=0, compute_capability=(0, 0), mig_capable=False, driver_minimum="440")
-
-
-def _fleet_entry(entry: Mapping[str, Any], path: str, catalogue: Catalogue, problems: list[Problem]) -> FleetEntry | None:
-    before = len(problems)
-    name = str(entry.get("card") or catalogue.card)
-    memory = entry.get("memory_mib")
-    if memory is not None and (isinstance(memory, bool) or not isinstance(memory, int) or memory < 1):
-        problems.append(Problem(f"{path}.memory_mib", f"is {memory!r}, expected the card's real total in MiB"))
-    card = card_models.by_product_name(name)
-    try:
-        card = card or card_models.named(name)
-    except CardError as error:
-        if isinstance(memory, int):
-            card = _unlisted(name, memory)
-        else:
-            problems.append(Problem(f"{path}.card", f"is unknown: {error}; or give its memory_mib"))
-    count = entry.get("count", 1)
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        problems.append(Problem(f"{path}.count", f"is {count!r}, expected how many cards, 1 or more"))
-    known = {tier.name for tier in catalogue.tiers}
-    offers = entry.get("offers")
-    if offers is not None and (not isinstance(offers, (list, tuple)) or not offers or not set(offers) <= known):
-        problems.append(Problem(f"{path}.offers", f"is {offers!r}, expected some of: {', '.join(sorted(known))}"))
-    if len(problems) > before or card is None:
-        return None
-    return FleetEntry(str(entry["node"]), card, int(count), memory, None if offers is None else tuple(offers))
 
 
 def judge_fleet(catalogue: Catalogue, fleet: Iterable[FleetEntry], every_card: bool = False) -> FleetVerdict:

@@ -20,11 +20,8 @@ from .slices import Assignment, SliceRequest
 
 __all__ = [
     "BIND_PHASE_ALLOCATING",
-    "BIND_PHASE_FAILED",
     "BIND_PHASE_SUCCESS",
-    "ENFORCEMENT_LABEL",
     "MODE_HAMI_CORE",
-    "MODE_MIG",
     "NODE_HANDSHAKE_ANNOTATION",
     "NODE_REGISTER_ANNOTATION",
     "POD_BIND_PHASE_ANNOTATION",
@@ -36,7 +33,6 @@ __all__ = [
     "RESOURCE_CORES",
     "RESOURCE_MEMORY",
     "RESOURCE_NUMBER",
-    "SCHEDULER_POD_ANNOTATIONS",
     "TIERS_REVISION_ANNOTATION",
     "TIER_LABEL",
     "Assignment",
@@ -62,24 +58,13 @@ POD_IDS_ANNOTATION = "volcano.sh/vgpu-ids-new"
 POD_DEVICES_TO_ALLOCATE_ANNOTATION = "volcano.sh/devices-to-allocate"
 POD_BIND_TIME_ANNOTATION = "volcano.sh/bind-time"
 POD_BIND_PHASE_ANNOTATION = "volcano.sh/bind-phase"
-SCHEDULER_POD_ANNOTATIONS = (
-    POD_NODE_ANNOTATION,
-    POD_TIME_ANNOTATION,
-    POD_IDS_ANNOTATION,
-    POD_DEVICES_TO_ALLOCATE_ANNOTATION,
-    POD_BIND_TIME_ANNOTATION,
-    POD_BIND_PHASE_ANNOTATION,
-)
 BIND_PHASE_ALLOCATING = "allocating"
 BIND_PHASE_SUCCESS = "success"
-BIND_PHASE_FAILED = "failed"
 
 TIER_LABEL = "tenfold.dev/tier"
-ENFORCEMENT_LABEL = "tenfold.dev/enforcement"
 TIERS_REVISION_ANNOTATION = "tenfold.dev/tiers-revision"
 
 MODE_HAMI_CORE = "hami-core"
-MODE_MIG = "mig"
 
 _INT32_MAXIMUM = 2**31 - 1  # the scheduler keeps requests and assignments in an int32
 _DECIMAL = re.compile(r"\d{1,10}", re.ASCII)

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, Dict
 from urllib.parse import quote, urlencode
 
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.versions import Version
+
 from .errors import ClusterError, UnreachableError
 
 __all__ = ["Cluster", "connect"]
@@ -37,7 +39,7 @@ class Cluster:
 
     def version(self) -> str:
         """The server's version, e.g. '1.35.4'."""
-        return str(self._request("GET", "/version")["gitVersion"]).lstrip("v").split("+")[0].split("-")[0]
+        return Version.parse(str(self._request("GET", "/version")["gitVersion"])).release
 
     def read(self, api_version: str, kind: str, name: str, namespace: str = "") -> Document | None:
         """One object, None when it (or its kind) does not exist."""
@@ -228,7 +230,10 @@ def connect(kubeconfig: str, context: str | None = None) -> Cluster:
         configuration = kubernetes.client.Configuration()
         kubernetes.config.load_kube_config(path or None, context=context, client_configuration=configuration)
     except Exception as error:
-        raise ClusterError(f"kubeconfig '{path or '(default)'}' cannot be used: {error}") from error
+        where = f"kubeconfig '{path or '(default)'}'"
+        raise ClusterError(
+            f"{where} cannot be used: {error}; set kube_control_kubeconfig to the file of a cluster administrator"
+        ) from error
     # One reconnect is enough to bridge a dropped keep-alive; three (urllib3's default) only delay the clear answer.
     configuration.retries = 1
     cluster = Cluster(None, configuration.host, path or "(default)")

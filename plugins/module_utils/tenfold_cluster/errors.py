@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.errors import TenfoldError
 
 __all__ = ["ChartError", "ClusterError", "ConfigMergeError", "UnreachableError"]
 
 
-class ClusterError(Exception):
+class ClusterError(TenfoldError):
     """Anything that a cluster module reports and stops at; `details` ends up in the module's result."""
-
-    def __init__(self, message: str, **details: Any) -> None:
-        super().__init__(message)
-        self.details = details
 
 
 class UnreachableError(ClusterError):

@@ -9,24 +9,26 @@ import re
 from dataclasses import dataclass
 from typing import Any, Iterable, Iterator
 
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.errors import VersionError
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.versions import Version
+
 from .errors import ChartError, ClusterError
 from .objects import Document
 
-__all__ = ["ChartParts", "Scheduler", "chart_parts", "find_scheduler", "parse_version", "require_supported"]
+__all__ = ["ChartParts", "Scheduler", "chart_parts", "find_scheduler", "require_supported", "stated_version"]
 
-_VERSION = re.compile(r"^v?(\d+)\.(\d+)\.(\d+)(?:[-+].*)?$")
 _CONFIG_FLAG = "--scheduler-conf="
 # Annotation of the scheduler's pod template: which merged configuration it was restarted for.
 RESTART_ANNOTATION = "tenfold.dev/scheduler-config"
 
 
-def parse_version(text: str) -> tuple[int, int, int] | None:
-    """(1, 15, 1) of 'v1.15.1'; None for a text that states no version ('latest', a digest).
-
-    A pre-release counts as its release: 'v1.16.0-alpha.1' is newer than 1.15.1 in everything that we need.
-    """
-    match = _VERSION.match(text.strip())
-    return None if match is None else (int(match[1]), int(match[2]), int(match[3]))
+def stated_version(text: str) -> Version | None:
+    """1.15.1 of 'v1.15.1'; None for a text that states no version ('latest', a digest)."""
+    try:
+        version = Version.parse(text)
+    except VersionError:
+        return None
+    return version if version.release.count(".") == 2 else None
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ def _scheduler(deployment: Document, pod_spec: Document, container: Document, pa
                 namespace=namespace,
                 deployment=name,
                 image=container["image"],
-                version=tag.lstrip("v") if parse_version(tag) else "",
+                version=tag.lstrip("v") if stated_version(tag) else "",
                 config_map=volume["configMap"]["name"],
                 config_key=items.get(key, key),
                 is_ours=f"{namespace}/{name}" in ours,
@@ -110,8 +112,9 @@ def _scheduler(deployment: Document, pod_spec: Document, container: Document, pa
 
 def require_supported(version: str, minimum: str, where: str) -> None:
     """Errors: ClusterError when *version* is older than *minimum* (both 'a.b.c'), or states no version."""
-    have, need = parse_version(version), parse_version(minimum)
-    assert need is not None, minimum
+    have, need = stated_version(version), stated_version(minimum)
+    if need is None:
+        raise ValueError(f"'{minimum}' is no version")
     if have is None:
         raise ClusterError(
             f"Volcano at {where} does not state its version; set volcano_installed_version to what it is (at least {minimum} is needed)"

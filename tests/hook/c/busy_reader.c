@@ -1,7 +1,7 @@
 /* busy_reader.c: what the hook takes for the host's word on GPU time, from pages of every kind of damage. Built with sanitizers.
  *
  * The page ends where its memory ends, so that a read behind it is seen. */
-#include "config_page.h"
+#include "slice/config_page.h"
 
 #include <stdio.h>
 #include <stdlib.h>

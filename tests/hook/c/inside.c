@@ -2,9 +2,9 @@
  * launch under a limit, wait, make and destroy contexts, and forked children that do the same.
  *
  * Arguments: threads, operations per thread. Prints "used BYTES" of the first card at the end: it must be 0. */
-#include "account.h"
-#include "container.h"
-#include "hooks.h"
+#include "slice/account.h"
+#include "slice/container.h"
+#include "hooks/hooks.h"
 
 #include <pthread.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
  *
  * The writer puts the same number into several fields of every card (percent, neighbours, MiB): a page where they differ is torn. A word on
  * GPU time has its busy time as its begin and three times that as its end. */
-#include "config_page.h"
+#include "slice/config_page.h"
 
 #include <fcntl.h>
 #include <stdio.h>

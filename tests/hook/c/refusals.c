@@ -7,10 +7,10 @@
  *   refusals stopped           a prober is stopped in the middle of a probe for 0.7 s; prints {"refused"}
  *   refusals dead              a prober is killed in the middle of a probe, after the dead were looked for; prints {"refused"}
  *   refusals reaping           another process is giving back what a dead one held; prints {"refused"} */
-#include "account.h"
-#include "clock.h"
-#include "probe.h"
-#include "slots.h"
+#include "slice/account.h"
+#include "base/clock.h"
+#include "slice/probe.h"
+#include "slice/slots.h"
 
 #include <errno.h>
 #include <pthread.h>

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests import ROOT
 from tests.hook import workshop
 
-BENCH = workshop.ROOT / "tests" / "benchmarks" / "bench_hook.py"
+BENCH = ROOT / "tests" / "benchmarks" / "bench_hook.py"
 
 
 def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests import ROOT
 from tests.hook import workshop
 
-RUN = workshop.ROOT / "tests" / "gpu" / "run.py"
+RUN = ROOT / "tests" / "gpu" / "run.py"
 
 
 def run(*words: str, timeout: int = 300) -> subprocess.CompletedProcess[str]:

@@ -1,8 +1,8 @@
 /* books.c - ledger against truth (contract: books.h). */
 #include "books.h"
 
-#include "../../../files/hook/src/config_page.h"
-#include "../../../files/hook/src/page_writer.h"
+#include "slice/config_page.h"
+#include "host/page_writer.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,5 +1,5 @@
 /* mutant.c - hooks that are broken on purpose; linked into a copy of the hook with -Wl,--wrap. The oracle must find each. */
-#include "account.h"
+#include "slice/account.h"
 
 int __real_tf_account_charge(struct tenfold_state *state, uint32_t slot, uint32_t gpu, uint64_t bytes, uint64_t limit_bytes);
 void __real_tf_account_release(struct tenfold_state *state, uint32_t slot, uint32_t gpu, uint64_t bytes);

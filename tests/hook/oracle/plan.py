@@ -187,9 +187,13 @@ MUTANTS = (
     Mutant(
         "whoever overtakes a stopped process leaves no mark",
         "MUTANT_HELP",
-        patch=("account.c", "help(state, before, phase);", "if (0) help(state, before, phase);"),
+        patch=("slice/account.c", "help(state, before, phase);", "if (0) help(state, before, phase);"),
     ),
-    Mutant("overhead is never given back", "MUTANT_OVERHEAD_STAYS", patch=("overhead.c", "if (wanted_bytes < charged_bytes)", "if (0)")),
+    Mutant(
+        "overhead is never given back",
+        "MUTANT_OVERHEAD_STAYS",
+        patch=("memory/overhead.c", "if (wanted_bytes < charged_bytes)", "if (0)"),
+    ),
 )
 
 

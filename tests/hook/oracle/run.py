@@ -86,7 +86,7 @@ class Bench:
 
         def damage(sources: Path) -> None:
             if not name:
-                shutil.copy(HERE / "mutant.c", sources / "mutant.c")
+                shutil.copy(HERE / "mutant.c", sources / "slice" / "mutant.c")
                 return
             text = (sources / name).read_text(encoding="utf-8")
             if line not in text:

@@ -48,7 +48,7 @@ def test_a_scenario_that_cannot_run_is_an_error_and_no_success() -> None:
 
 
 def test_every_driver_function_that_the_hook_calls_fails_in_some_scenario_or_has_a_reason_not_to() -> None:
-    text = (workshop.HOOK_SOURCE / "src" / "hooks.def").read_text()
+    text = (workshop.HOOK_SOURCE / "src" / "abi" / "hooks.def").read_text()
     hooked = re.findall(r"^CUDA_HOOK\((\w+), [^,]+, [^,]+, (\w+),", text, re.MULTILINE)
     called = {symbol for symbol, purpose in hooked if purpose in ("memory", "context")}
     called |= set(re.findall(r"^CUDA_REAL\((\w+),", text, re.MULTILINE))

@@ -4,7 +4,9 @@
 #ifndef VT_BENCH_H
 #define VT_BENCH_H
 
-#include "../../../files/hook/src/limit.h"
+#include "limiter/contention.h"
+#include "limiter/gate.h"
+#include "limiter/settle.h"
 #include "gpu.h"
 #include "random.h"
 

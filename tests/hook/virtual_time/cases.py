@@ -17,7 +17,7 @@ PARAMETERS: dict[str, float] = {
     name: float(row["value"]) for name, row in json.loads((Path(__file__).parent / "parameters.json").read_text(encoding="utf-8")).items()
 }
 HOST_PARAMETERS = tuple(name for name in PARAMETERS if name.startswith("host_"))  # of the device plugin
-BANK_MS = 250.0  # TF_LIMIT_BANK_DEFAULT_NS of limit.h
+BANK_MS = 250.0  # TF_LIMIT_BANK_DEFAULT_NS of limiter.h
 WINDOW_MS = 200.0
 HARD, ELASTIC, NEVER, PRIORITY = range(4)
 

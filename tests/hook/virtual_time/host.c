@@ -1,6 +1,6 @@
-/* host.c - what the hook and the program do around limit.c: launch, record events, poll them, sleep, wake.
+/* host.c - what the hook and the program do around the limiter: launch, record events, poll them, sleep, wake.
  *
- * Owns:  the hook's side of limit.h in virtual time. It is the reference for the hook's real launch entries.
+ * Owns:  the hook's side of the limiter in virtual time. It is the reference for the hook's real launch entries.
  * Next:  gpu.c runs the kernels, bench.c keeps the clock. */
 #include "bench.h"
 #include <stdlib.h>

@@ -29,7 +29,7 @@ from .cases import Case
 from .judge import Verdict
 
 HERE = Path(__file__).resolve().parent
-LIMITER = HERE.parents[2] / "files" / "hook" / "src"  # its files are limit*.c
+LIMITER = HERE.parents[2] / "files" / "hook" / "src" / "limiter"
 SOURCES = (HERE / "bench.c", HERE / "host.c", HERE / "gpu.c")
 FLAGS = ("-std=c11", "-O2", "-g", "-Wall", "-Wextra", "-Werror")
 
@@ -38,11 +38,11 @@ class BenchError(Exception):
     """The bench itself failed: it does not compile, crashes or hangs."""
 
 
-def build(folder: Path, limiter: Sequence[Path] | None = None, flags: Sequence[str] = FLAGS) -> Path:
+def build(folder: Path, limiter: Path = LIMITER, flags: Sequence[str] = FLAGS) -> Path:
     """Compiles the bench with the limiter's files into ``folder``; returns the program. BenchError with the compiler's message."""
     program = folder / "bench"
-    sources = [*SOURCES, *(limiter or sorted(LIMITER.glob("limit*.c")))]
-    command = [*shlex.split(os.environ.get("CC", "cc")), *flags, "-I", str(LIMITER), "-o", str(program), *map(str, sources), "-lm"]
+    sources = [*SOURCES, *sorted(limiter.glob("*.c"))]
+    command = [*shlex.split(os.environ.get("CC", "cc")), *flags, "-I", str(limiter.parent), "-o", str(program), *map(str, sources), "-lm"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise BenchError(f"cannot compile the virtual bench: {' '.join(command)}\n{done.stderr}")

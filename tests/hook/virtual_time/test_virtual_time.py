@@ -103,27 +103,22 @@ def misses(program: Path, todo: Sequence[Case]) -> list[str]:
     return [str(verdict) for verdict in run.judge_all(todo, run.run(program, todo, timeout_s=60)) if verdict.missed]
 
 
-def build_laws(folder: Path, limiter: Sequence[Path], compiler: str = "gcc", flags: Sequence[str] = ("-O1",)) -> Path:
+def build_laws(folder: Path, limiter: Path = run.LIMITER, compiler: str = "gcc", flags: Sequence[str] = ("-O1",)) -> Path:
     program = folder / "limit_test"
-    command = [compiler, "-std=gnu11", "-g", *flags, "-I", str(run.LIMITER), "-o", str(program)]
-    subprocess.run([*command, str(HERE / "limit_test.c"), *map(str, limiter), "-lm", "-lpthread"], check=True)
+    command = [compiler, "-std=gnu11", "-g", *flags, "-I", str(limiter.parent), "-o", str(program)]
+    subprocess.run([*command, str(HERE / "limit_test.c"), *map(str, sorted(limiter.glob("*.c"))), "-lm", "-lpthread"], check=True)
     return program
 
 
-def mutate(folder: Path, old: str, new: str) -> list[Path]:
-    """The limiter's files, the one that contains ``old`` with ``new`` instead; a header lies beside the copies that include it."""
-    sources = sorted(run.LIMITER.glob("limit*.c"))
-    header = run.LIMITER / "limit_internal.h"
-    if old in header.read_text(encoding="utf-8"):
-        (folder / header.name).write_text(header.read_text(encoding="utf-8").replace(old, new), encoding="utf-8")
-        return [folder / shutil.copy(source, folder) for source in sources]
-    found = [source for source in sources if old in source.read_text(encoding="utf-8")]
+def mutate(folder: Path, old: str, new: str) -> Path:
+    """A copy of the limiter with ``new`` instead of ``old`` in the one file that contains it."""
+    limiter = Path(shutil.copytree(run.LIMITER, folder / "limiter"))
+    found = [source for source in limiter.iterdir() if old in source.read_text(encoding="utf-8")]
     assert len(found) == 1, f"{old!r} is in {len(found)} of the limiter's files, expected one; adapt the mutation"
     text = found[0].read_text(encoding="utf-8")
     assert text.count(old) == 1
-    mutant = folder / found[0].name
-    mutant.write_text(text.replace(old, new), encoding="utf-8")
-    return [mutant if source == found[0] else source for source in sources]
+    found[0].write_text(text.replace(old, new), encoding="utf-8")
+    return limiter
 
 
 @pytest.fixture(scope="module")
@@ -188,7 +183,7 @@ def test_a_broken_limiter_is_noticed(tmp_path: Path, mutation: str) -> None:
     ids=lambda value: value if isinstance(value, str) else value[-1].rpartition("=")[2],
 )
 def test_the_laws_of_the_controller(tmp_path: Path, compiler: str, flags: Sequence[str]) -> None:
-    program = build_laws(tmp_path, sorted(run.LIMITER.glob("limit*.c")), compiler, ["-Wall", "-Wextra", "-Werror", *flags])
+    program = build_laws(tmp_path, run.LIMITER, compiler, ["-Wall", "-Wextra", "-Werror", *flags])
     # without address randomisation: gcc 12's thread sanitizer does not know the layout of newer kernels
     start = shlex.split("setarch -R") if "-fsanitize=thread" in flags else []
     done = subprocess.run([*start, str(program)], capture_output=True, text=True, timeout=120, check=False)

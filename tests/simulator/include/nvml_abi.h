@@ -28,7 +28,6 @@ enum {
     NVML_ERROR_MEMORY = 20,
     NVML_ERROR_NO_DATA = 21,
     NVML_ERROR_ARGUMENT_VERSION_MISMATCH = 25,
-    NVML_ERROR_UNKNOWN = 999,
 };
 
 typedef struct {
@@ -36,11 +35,6 @@ typedef struct {
     unsigned domain, bus, device, device_id, subsystem_id;
     char bus_id[32];
 } nvmlPciInfo_t;
-
-typedef struct {
-    unsigned version, domain, bus, device, device_id, subsystem_id, base_class, sub_class;
-    char bus_id[32];
-} nvmlPciInfoExt_v1_t;
 
 typedef struct {
     unsigned long long total, free, used;
@@ -71,15 +65,6 @@ typedef struct {
 typedef struct {
     unsigned gpu_percent, memory_percent;
 } nvmlUtilization_t;
-
-typedef struct {
-    unsigned long long time_us;
-    union {
-        double d;
-        unsigned u;
-        unsigned long long ull;
-    } value;
-} nvmlSample_t;
 
 typedef struct {
     nvmlDevice_t device;

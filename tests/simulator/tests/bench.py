@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -209,14 +210,33 @@ class Machine:
             process.kill()
 
 
-def symbols() -> list[tuple[str, str, int, str]]:
-    """The rows of cuda_symbols.def: exported name, name asked for, version, default stream."""
-    rows = []
-    for line in (SIMULATOR / "src" / "cuda" / "cuda_symbols.def").read_text().splitlines():
-        if line.startswith("SYMBOL("):
-            exported, asked, version, stream = (part.strip() for part in line[7:-1].split(","))
-            rows.append((exported, asked, int(version), stream))
-    return rows
+@dataclass(frozen=True)
+class Symbol:
+    """An exported name: what cuGetProcAddress is asked for to get it (empty: it never is), since which CUDA version."""
+
+    exported: str
+    asked: str
+    version: int
+    is_per_thread: bool = False
+    is_stub: bool = False
+
+
+def symbols() -> list[Symbol]:
+    """What cuda_symbols.def lists, in its order."""
+    found = []
+    table = (SIMULATOR / "src" / "cuda" / "cuda_symbols.def").read_text().partition("*/")[2]
+    for row in re.finditer(r"(SYMBOL|SYMBOL_TWINS|STUB|STUB_TWINS|UNROUTED)\((.*?)\)", table):
+        kind, words = row[1], [word.strip() for word in row[2].split(",")]
+        is_stub = kind.startswith("STUB")
+        if kind == "UNROUTED":
+            found.append(Symbol(words[0], "", int(words[1])))
+        elif kind.endswith("TWINS"):
+            name, suffix, asked, version, twin_version = words
+            found.append(Symbol(name, asked, int(version), is_stub=is_stub))
+            found.append(Symbol(name + suffix, asked, int(twin_version), is_per_thread=True, is_stub=is_stub))
+        else:
+            found.append(Symbol(words[0], words[1], int(words[2]), is_stub=is_stub))
+    return found
 
 
 def run(command: Sequence[str], timeout: float = 60) -> str:

@@ -34,15 +34,12 @@ LAYOUTS: dict[str, tuple[str, int, dict[str, tuple[int, str]]]] = {
     "CUDA_ARRAY_MEMORY_REQUIREMENTS": ("CUDA_ARRAY_MEMORY_REQUIREMENTS", 32, {"alignment_bytes": (8, "alignment")}),
     "CUipcMemHandle": ("CUipcMemHandle", 64, {}),
     "CUDA_HOST_NODE_PARAMS": ("CUDA_HOST_NODE_PARAMS_v1", 16, {"user_data": (8, "userData")}),
-    "CUDA_MEMSET_NODE_PARAMS": ("CUDA_MEMSET_NODE_PARAMS_v1", 40, {"value": (16, "value"), "width": (24, "width")}),
     "CUDA_GRAPH_INSTANTIATE_PARAMS": ("CUDA_GRAPH_INSTANTIATE_PARAMS", 32, {"result": (24, "result_out")}),
     "CUgraphNodeParams": ("CUgraphNodeParams", 256, {"kernel": (16, "kernel"), "reserved2": (248, "reserved2")}),
     "CUdevResource": ("CUdevResource", 144, {"multiprocessors": (96, "sm")}),
-    "CUdevprop": ("CUdevprop", 56, {"texture_alignment": (52, "textureAlign")}),
 }
 NVML_LAYOUTS: dict[str, tuple[str, int, dict[str, tuple[int, str]]]] = {
     "nvmlPciInfo_t": ("nvmlPciInfo_t", 68, {"device_id": (28, "pciDeviceId"), "bus_id": (36, "busId")}),
-    "nvmlPciInfoExt_v1_t": ("nvmlPciInfoExt_v1_t", 64, {"bus_id": (32, "busId")}),
     "nvmlMemory_t": ("nvmlMemory_t", 24, {"free": (8, "free"), "used": (16, "used")}),
     "nvmlMemory_v2_t": ("nvmlMemory_v2_t", 40, {"reserved": (16, "reserved"), "used": (32, "used")}),
     "nvmlProcessInfo_v1_t": ("nvmlProcessInfo_v1_t", 16, {"used_bytes": (8, "usedGpuMemory")}),

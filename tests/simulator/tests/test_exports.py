@@ -10,26 +10,13 @@ import pytest
 from . import bench
 from .bench import NOT_SUPPORTED, Machine
 
-UNSUPPORTED = bench.HERE / "unsupported_symbols.txt"
-
 
 def defined(library: Path) -> set[str]:
     return {line.split()[-1] for line in bench.run(["nm", "-D", "--defined-only", str(library)]).splitlines()}
 
 
-def without_behaviour(driver: Path) -> list[str]:
-    """Names that only the weak fallback defines."""
-    weak: set[str] = set()
-    strong: set[str] = set()
-    for line in bench.run(["nm", "--defined-only", *map(str, sorted((driver / "obj" / "cuda").glob("*.o")))]).splitlines():
-        kind = line.split()
-        if len(kind) == 3 and kind[1] in "WT":
-            (weak if kind[1] == "W" else strong).add(kind[2])
-    return sorted(weak - strong)
-
-
 def test_every_symbol_of_the_table_is_exported_and_nothing_else(driver: Path) -> None:
-    assert defined(driver / bench.CUDA) == {exported for exported, *_ in bench.symbols()}
+    assert defined(driver / bench.CUDA) == {symbol.exported for symbol in bench.symbols()}
 
 
 def test_every_exported_symbol_has_an_address_of_its_own(driver: Path) -> None:
@@ -42,15 +29,11 @@ def test_nvml_exports_nvml_only(driver: Path) -> None:
     assert all(name.startswith("nvml") for name in defined(driver / bench.NVML))
 
 
-def test_the_list_of_unsupported_symbols_is_true(driver: Path) -> None:
-    expected = UNSUPPORTED.read_text().split()
-    assert without_behaviour(driver) == expected, f"write the new list: nm shows what lacks behaviour; file {UNSUPPORTED.name}"
-
-
-def test_an_unsupported_call_says_so(machine: Machine) -> None:
+def test_a_call_without_behaviour_says_so(machine: Machine) -> None:
     with machine.process().start() as process:
-        for symbol in UNSUPPORTED.read_text().split():
-            assert process.cuda(symbol)[0] == NOT_SUPPORTED, symbol
+        for symbol in bench.symbols():
+            if symbol.is_stub:
+                assert process.cuda(symbol.exported)[0] == NOT_SUPPORTED, symbol
 
 
 @pytest.mark.parametrize("name", [bench.CUDA, bench.NVML])
@@ -96,7 +79,7 @@ def version_script(tmp_path: Path, driver_version: str) -> Path:
 
 def test_an_old_drivers_library_can_have_an_old_drivers_names(tmp_path: Path) -> None:
     names = set(re.findall(r"  (cu\w+);", version_script(tmp_path, "440.118.02").read_text()))
-    assert names == {exported for exported, _, version, _ in bench.symbols() if version <= 10020}
+    assert names == {symbol.exported for symbol in bench.symbols() if symbol.version <= 10020}
 
 
 def test_a_driver_that_nobody_knows_is_refused(tmp_path: Path) -> None:

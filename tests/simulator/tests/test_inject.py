@@ -64,7 +64,7 @@ def answers(machine: Machine, process: Process, library: str, symbols: list[str]
 
 def test_every_cuda_call_can_fail(machine: Machine) -> None:
     always = {"cuInit", "cuGetErrorName", "cuGetErrorString"}  # done already; tables that cannot fail
-    symbols = [exported for exported, *_ in bench.symbols() if exported not in always]
+    symbols = [symbol.exported for symbol in bench.symbols() if symbol.exported not in always]
     with machine.process().start() as process:
         codes = answers(machine, process, bench.CUDA, symbols, 77)
     assert [symbol for symbol, code in zip(symbols, codes) if code != 77] == []

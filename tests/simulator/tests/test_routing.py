@@ -32,12 +32,12 @@ for line in open(sys.argv[2]):
 
 
 def test_the_table_is_sorted_as_the_search_needs_it() -> None:
-    asked = [row[1] for row in bench.symbols()]
+    asked = [symbol.asked for symbol in bench.symbols() if symbol.asked]
     assert asked == sorted(asked)
 
 
 def test_a_version_names_one_symbol() -> None:
-    keys = [(asked, version, stream) for _, asked, version, stream in bench.symbols() if stream != "UNROUTED"]
+    keys = [(symbol.asked, symbol.version, symbol.is_per_thread) for symbol in bench.symbols() if symbol.asked]
     assert len(keys) == len(set(keys))
 
 
@@ -45,7 +45,7 @@ def test_a_version_names_one_symbol() -> None:
 @pytest.mark.parametrize("runtime", ["cudart11", "cudart12", "cudart13"])
 def test_every_request_of_a_runtime_gets_its_abi(bare_machine: Machine, tmp_path: Path, runtime: str, driver_branch: str) -> None:
     machine = bare_machine.init(driver=driver_branch)
-    introduced = {exported: version for exported, _, version, _ in bench.symbols()}
+    introduced = {symbol.exported: symbol.version for symbol in bench.symbols()}
     (tmp_path / "names").write_text("\n".join(introduced))
     vectors = VECTORS / f"{runtime}_requests.tsv"
     done = subprocess.run(

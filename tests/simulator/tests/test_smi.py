@@ -30,9 +30,9 @@ def test_query_with_header_and_units(machine: Machine) -> None:
 def test_processes(machine: Machine) -> None:
     with machine.process().start() as process:
         process.alloc(100 * MIB + BLOCK)
-        rows = machine.smi("--query-compute-apps=pid,used_memory", "--format=csv,noheader").stdout.splitlines()
-        assert rows == [f"{process.child.pid}, 102 MiB"]
-        assert str(process.child.pid) in machine.smi().stdout
+        [row] = [line for line in machine.smi().stdout.partition("Processes:")[2].splitlines() if "MiB |" in line]
+        assert row.split()[4] == str(process.child.pid)
+        assert row.endswith(" 102MiB |")
 
 
 def test_the_table_fits_its_frame(machine: Machine) -> None:
@@ -41,14 +41,6 @@ def test_the_table_fits_its_frame(machine: Machine) -> None:
         assert {len(line) for line in lines if line[:1] in "+|" and line} == {89}
         assert "Driver Version: 535.161.08" in machine.smi().stdout
         assert "CUDA Version: 12.2" in machine.smi().stdout
-
-
-def test_details(machine: Machine) -> None:
-    text = machine.smi("-q").stdout
-    assert "Driver Version                            : 535.161.08" in text
-    assert "CUDA Version                              : 12.2" in text
-    assert f"    GPU UUID                              : {machine.truth()['cards'][0]['uuid']}" in text
-    assert "        Total                             : 81920 MiB" in text
 
 
 def test_an_unknown_field_is_named(machine: Machine) -> None:

@@ -264,6 +264,13 @@ class TestStreams:
             assert process.cuda("cuStreamQuery", first)[0] == 0
             assert process.cuda("cuStreamQuery", second)[0] == NOT_READY
 
+    def test_the_null_stream_of_a_twin_is_the_threads_own(self, machine: Machine) -> None:
+        with machine.process().start() as process:
+            process.launch(LONG_US)
+            assert [process.cuda(symbol, 0)[0] for symbol in ("cuStreamQuery", "cuStreamQuery_ptsz")] == [NOT_READY, 0]
+            process.launch(LONG_US, symbol="cuLaunchKernel_ptsz")
+            assert process.cuda("cuStreamQuery_ptsz", 0)[0] == NOT_READY
+
     def test_host_functions_run_after_the_work_before_them(self, machine: Machine) -> None:
         with machine.process().start() as process:
             process.load_spin()

@@ -6,10 +6,12 @@ node is as good as the API server's, and a node whose API server is away knows i
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from ._domain import files
 from ._domain.errors import TierError
 from ._domain.tiers import Catalogue
 from .cluster import Cluster
@@ -61,14 +63,8 @@ class Catalogues:
         return catalogue if catalogue.hash8 == revision else None
 
     def _keep(self, catalogue: Catalogue) -> None:
-        path = self._path(catalogue.hash8)
-        temporary = path.with_suffix(".tmp")
-        try:
-            self.folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-            temporary.write_text(catalogue.as_json(), encoding="ascii")
-            temporary.replace(path)
-        except OSError:
-            return  # a cache: the next start asks the API server
+        with contextlib.suppress(OSError):  # a cache: the next start asks the API server
+            files.write(self._path(catalogue.hash8), catalogue.as_json())
 
     def _path(self, revision: str) -> Path:
         return self.folder / f"{revision}.json"

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from ._domain import files
 from .errors import CdiError
 
 __all__ = ["KIND", "CdiFolder", "NvidiaSpec", "device_name", "slot_of_device", "slot_spec"]
@@ -217,12 +218,8 @@ class CdiFolder:
     def write(self, slot: str, spec: Mapping[str, Any]) -> None:
         """Errors: CdiError."""
         path = self.path(slot)
-        temporary = self.folder / f".{path.name}.tmp"  # no suffix that the runtime reads
         try:
-            self.folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-            temporary.write_text(json.dumps(spec, indent=1) + "\n", encoding="utf-8")
-            temporary.chmod(0o644)
-            temporary.replace(path)
+            files.write(path, json.dumps(spec, indent=1) + "\n")
         except OSError as error:
             raise CdiError(f"cannot write '{path}': {error.strerror}") from error
 

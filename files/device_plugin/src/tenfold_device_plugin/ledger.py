@@ -14,6 +14,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
+from ._domain import files
 from ._domain.tiers import DEFAULT_MODE
 from .errors import LedgerError
 from .state import Booking, ContainerShare, Share, Slot
@@ -120,25 +121,20 @@ class Ledger:
 
     def _write(self, text: str) -> None:
         path = self._folder / FILE_NAME
-        temporary = self._folder / f".{FILE_NAME}.tmp"
         try:
-            with open(temporary, "w", encoding="utf-8") as stream:
-                stream.write(text)
-                stream.flush()
-                os.fsync(stream.fileno())
-            if path.exists():
-                previous = self._folder / f".{PREVIOUS_NAME}.tmp"
-                previous.unlink(missing_ok=True)
-                os.link(path, previous)
-                previous.replace(self._folder / PREVIOUS_NAME)
-            temporary.replace(path)
-            folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            with files.replacing(path, durable=True, move=self._move) as stream:
+                stream.write(text.encode())
         except OSError as error:
             raise LedgerError(f"cannot write '{path}': {error.strerror}") from error
+
+    def _move(self, temporary: Path, path: Path) -> None:
+        """The file that is replaced is kept under its other name."""
+        if path.exists():
+            previous = self._folder / f".{PREVIOUS_NAME}.tmp"
+            previous.unlink(missing_ok=True)
+            os.link(path, previous)
+            previous.replace(self._folder / PREVIOUS_NAME)
+        temporary.replace(path)
 
     def _take(self, document: Mapping[str, Any]) -> None:
         """Errors: ValueError, KeyError or TypeError for anything that is not a ledger of this format; _NewerFormat."""

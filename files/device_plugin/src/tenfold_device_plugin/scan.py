@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from . import log
+from ._domain import files
 from ._domain.gpu_time import Sample
 from .clock import Clock
 from .errors import CardsUnavailable
@@ -88,10 +89,8 @@ class Xids:
             return
         offset = self._clock.now().timestamp() - self._clock.monotonic()
         held = {each: (number, at + offset) for each, (number, at) in self._found.items() if self.held(each)}
-        temporary = self._path.with_suffix(".tmp")
         try:
-            temporary.write_text(json.dumps(held), encoding="utf-8")
-            temporary.replace(self._path)
+            files.write(self._path, json.dumps(held))
         except OSError as error:
             log.say(logging.WARNING, f"a new plugin will not know of XID {xid}, ignoring: cannot write '{self._path}': {error}", card=uuid)
 

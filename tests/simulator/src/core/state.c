@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <linux/futex.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -182,7 +183,6 @@ static void open_slot(struct sim_machine *machine)
     slot->pid_namespace = state_pid_namespace();
     slot->host_pid =
         slot->pid_namespace == state->pid_namespace ? (uint32_t)slot->pid : SIM_HOST_PID_BASE + state->next_host_pid++;
-    slot->attached_ns = state_now_ns();
     read_own_name(slot->name, sizeof slot->name);
     slot->live = 1;
 }
@@ -212,6 +212,22 @@ static void find_visible_cards(struct sim_machine *machine)
     for (uint32_t card = 0; card < state->card_count; card++)
         if (!state->device_nodes_required || may_open_device_node(state->cards[card].minor_number))
             machine->visible[machine->visible_count++] = card;
+}
+
+int state_find_bus_id(const struct sim_machine *machine, const char *bus_id)
+{
+    unsigned domain = 0, bus = 0, device = 0;
+    if (sscanf(bus_id, "%x:%x:%x", &domain, &bus, &device) != 3) {
+        domain = 0;
+        if (sscanf(bus_id, "%x:%x", &bus, &device) != 2)
+            return SIM_BAD_BUS_ID;
+    }
+    for (uint32_t i = 0; i < machine->visible_count; i++) {
+        const struct sim_card *card = &machine->state->cards[machine->visible[i]];
+        if (card->pci_domain == domain && card->pci_bus == bus && card->pci_device == device)
+            return (int)i;
+    }
+    return SIM_NO_CARD;
 }
 
 int state_attach(const char *path, struct sim_machine *machine)
@@ -316,12 +332,12 @@ uint32_t state_reap(struct sim_machine *machine)
     return found;
 }
 
-int32_t state_injected_error(struct sim_machine *machine, const char *symbol)
+/* With the lock. */
+static int32_t fire(struct sim_state *state, const struct sim_slot *slot, const char *symbol)
 {
-    struct sim_state *state = machine->state;
     for (uint32_t i = 0; i < SIM_INJECTIONS_MAX; i++) {
         struct sim_injection *injection = &state->injections[i];
-        if (!injection->armed || strcmp(injection->symbol, symbol) != 0 || (injection->pid && injection->pid != machine->slot->pid))
+        if (!injection->armed || strcmp(injection->symbol, symbol) != 0 || (injection->pid && injection->pid != slot->pid))
             continue;
         if (injection->skip) {
             injection->skip--;
@@ -335,6 +351,16 @@ int32_t state_injected_error(struct sim_machine *machine, const char *symbol)
         return injection->error;
     }
     return 0;
+}
+
+int32_t state_injected_error(struct sim_machine *machine, const char *symbol)
+{
+    if (!atomic_load_explicit(&machine->state->injections_armed, memory_order_relaxed))
+        return 0;
+    state_lock(machine);
+    int32_t error = fire(machine->state, machine->slot, symbol);
+    state_unlock(machine);
+    return error;
 }
 
 void state_raise_xid(struct sim_state *state, uint32_t card_index, uint64_t xid)

@@ -16,7 +16,7 @@
 #include <stdint.h>
 
 #define SIM_MAGIC UINT64_C(0x31304d4953464e54) /* "TNFSIM01" */
-#define SIM_ABI 4u
+#define SIM_ABI 5u
 #define SIM_DEFAULT_STATE "/run/nvidia-persistenced/socket" /* the NVIDIA toolkit mounts it into containers, read-write */
 #define SIM_STATE_VARIABLE "TENFOLD_SIM_STATE"
 
@@ -49,7 +49,6 @@ struct sim_slot {
     int32_t pid;         /* in the process's own pid namespace */
     uint32_t host_pid;   /* what NVML reports where it knows no better (nvml_pid.c): the pid in the machine's pid namespace, else made up and unique */
     uint64_t pid_namespace;
-    int64_t attached_ns;
     char name[SIM_NAME_BYTES]; /* path of the executable, cut from the left */
     struct sim_usage usage[SIM_CARDS_MAX];
     uint64_t gpu_time_ns[SIM_CARDS_MAX]; /* exact; outlives the channel */
@@ -194,9 +193,7 @@ struct sim_state {
     uint64_t magic;
     uint32_t abi;
     uint32_t card_count;
-    uint64_t size_bytes;
     char driver_version[32];
-    char nvml_version[32];
     int32_t cuda_version; /* 12020 = CUDA 12.2 */
     uint32_t device_nodes_required; /* 1: a process sees a card only if it may open /dev/nvidia<minor> */
     uint64_t pid_namespace; /* inode of the machine's own pid namespace */
@@ -205,7 +202,6 @@ struct sim_state {
     uint32_t filler;
     uint32_t next_generation;
     uint64_t next_sequence;
-    int64_t created_ns;
     _Atomic uint32_t lock_word;        /* slot + 1 of the owner, LOCK_WAITERS on top */
     _Atomic uint32_t lock_steals;      /* owners found dead inside the lock */
     _Atomic uint32_t event_word;       /* futex: bumped with every XID */
@@ -260,12 +256,16 @@ void state_release_slot(struct sim_state *state, uint32_t slot_index, bool found
 
 bool state_is_slot_alive(const struct sim_machine *machine, uint32_t slot_index);
 
+/* Position among the visible cards of the one at "00000000:17:00.0", "0000:17:00.0" or "17:00.0". */
+enum { SIM_NO_CARD = -1, SIM_BAD_BUS_ID = -2 };
+int state_find_bus_id(const struct sim_machine *machine, const char *bus_id);
+
 int64_t state_now_ns(void);
 
 /* Inode of the caller's pid namespace; 0: not known. */
 uint64_t state_pid_namespace(void);
 
-/* With the lock: the injected error for this call, or 0. Counts the call. */
+/* The injected error for this call, or 0. Counts the call; takes the lock while anything is armed. */
 int32_t state_injected_error(struct sim_machine *machine, const char *symbol);
 
 /* With the lock: records an XID on a card and wakes the waiters. */

@@ -4,22 +4,11 @@
  * there, and that is what is charged. Sparse and deferred arrays are charged nothing. */
 #include "heap.h"
 
+/* An array or, behind a handle of its own type and kind, a mipmapped one. */
 struct CUarray_st {
     struct object head;
-    CUDA_ARRAY3D_DESCRIPTOR descriptor;
-    CUcontext context;
-    uint64_t epoch;
+    uint64_t size_bytes;
     CUdeviceptr address; /* of its heap entry; 0 = charged nothing */
-    bool is_level;
-};
-
-struct CUmipmappedArray_st {
-    struct object head;
-    CUDA_ARRAY3D_DESCRIPTOR descriptor;
-    CUcontext context;
-    CUdeviceptr address;
-    unsigned level_count;
-    CUarray levels[17];
 };
 
 /* Bytes of one channel, by CUarray_format; 0 = no such format here. */
@@ -49,20 +38,17 @@ static bool takes_memory(const CUDA_ARRAY3D_DESCRIPTOR *d)
     return !(d->flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING));
 }
 
-static CUresult create(CUarray *ret_array, const CUDA_ARRAY3D_DESCRIPTOR *descriptor)
+static CUresult create(CUarray *ret_array, enum object_kind kind, const CUDA_ARRAY3D_DESCRIPTOR *descriptor, uint64_t size_bytes)
 {
     CUcontext context;
-    REQUIRE(ret_array && is_valid(descriptor), CUDA_ERROR_INVALID_VALUE);
-    CUresult result = context_require(&context);
-    if (result != CUDA_SUCCESS)
-        return result;
-    CUarray array = object_new(KIND_ARRAY, sizeof *array);
+    TRY(context_require(&context));
+    CUarray array = object_new(kind, sizeof *array);
     REQUIRE(array, CUDA_ERROR_OUT_OF_MEMORY);
-    array->descriptor = *descriptor;
-    array->context = context;
+    array->size_bytes = size_bytes;
+    CUresult result = CUDA_SUCCESS;
     driver_lock();
     if (takes_memory(descriptor))
-        result = heap_allocate(context, HEAP_ARRAY, linear_bytes(descriptor), &array->address);
+        result = heap_allocate(context, HEAP_ARRAY, size_bytes, &array->address);
     driver_unlock();
     if (result == CUDA_SUCCESS)
         *ret_array = array;
@@ -71,80 +57,20 @@ static CUresult create(CUarray *ret_array, const CUDA_ARRAY3D_DESCRIPTOR *descri
     return result;
 }
 
-static CUDA_ARRAY3D_DESCRIPTOR deepened(const CUDA_ARRAY_DESCRIPTOR *flat)
-{
-    return (CUDA_ARRAY3D_DESCRIPTOR){.width = flat->width, .height = flat->height, .format = flat->format, .channels = flat->channels};
-}
-
-CUDA_EXPORT cuArrayCreate_v2(CUarray *ret_array, const CUDA_ARRAY_DESCRIPTOR *descriptor)
+CUDA_EXPORT cuArrayCreate_v2(CUarray *ret_array, const CUDA_ARRAY_DESCRIPTOR *flat)
 {
     ENTER(cuArrayCreate_v2);
-    REQUIRE(descriptor, CUDA_ERROR_INVALID_VALUE);
-    CUDA_ARRAY3D_DESCRIPTOR deep = deepened(descriptor);
-    return create(ret_array, &deep);
+    REQUIRE(ret_array && flat, CUDA_ERROR_INVALID_VALUE);
+    const CUDA_ARRAY3D_DESCRIPTOR deep = {.width = flat->width, .height = flat->height, .format = flat->format, .channels = flat->channels};
+    REQUIRE(is_valid(&deep), CUDA_ERROR_INVALID_VALUE);
+    return create(ret_array, KIND_ARRAY, &deep, linear_bytes(&deep));
 }
 
 CUDA_EXPORT cuArray3DCreate_v2(CUarray *ret_array, const CUDA_ARRAY3D_DESCRIPTOR *descriptor)
 {
     ENTER(cuArray3DCreate_v2);
-    REQUIRE(descriptor, CUDA_ERROR_INVALID_VALUE);
-    return create(ret_array, descriptor);
-}
-
-CUDA_EXPORT cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *ret_descriptor, CUarray array)
-{
-    ENTER(cuArrayGetDescriptor_v2);
-    REQUIRE(ret_descriptor, CUDA_ERROR_INVALID_VALUE);
-    REQUIRE(object_is(array, KIND_ARRAY), CUDA_ERROR_INVALID_HANDLE);
-    const CUDA_ARRAY3D_DESCRIPTOR *d = &array->descriptor;
-    *ret_descriptor = (CUDA_ARRAY_DESCRIPTOR){.width = d->width, .height = d->height, .format = d->format, .channels = d->channels};
-    return CUDA_SUCCESS;
-}
-
-CUDA_EXPORT cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *ret_descriptor, CUarray array)
-{
-    ENTER(cuArray3DGetDescriptor_v2);
-    REQUIRE(ret_descriptor, CUDA_ERROR_INVALID_VALUE);
-    REQUIRE(object_is(array, KIND_ARRAY), CUDA_ERROR_INVALID_HANDLE);
-    *ret_descriptor = array->descriptor;
-    return CUDA_SUCCESS;
-}
-
-static void requirements(uint64_t bytes, CUDA_ARRAY_MEMORY_REQUIREMENTS *ret_requirements)
-{
-    const struct sim_memory_model *model = &g_driver.machine.state->memory;
-    *ret_requirements =
-        (CUDA_ARRAY_MEMORY_REQUIREMENTS){.size_bytes = memory_rounded(model, bytes), .alignment_bytes = model->granule_bytes};
-}
-
-CUDA_EXPORT cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *ret_requirements, CUarray array, CUdevice device)
-{
-    ENTER(cuArrayGetMemoryRequirements);
-    REQUIRE(ret_requirements, CUDA_ERROR_INVALID_VALUE);
-    REQUIRE(object_is(array, KIND_ARRAY), CUDA_ERROR_INVALID_HANDLE);
-    REQUIRE(driver_card(device), CUDA_ERROR_INVALID_DEVICE);
-    requirements(linear_bytes(&array->descriptor), ret_requirements);
-    return CUDA_SUCCESS;
-}
-
-/* Under driver_lock(). A destroyed context took the entry along. */
-static void give_back(CUdeviceptr address)
-{
-    struct heap_entry *entry = heap_find(address, HEAP_ARRAY);
-    if (entry)
-        heap_release(entry);
-}
-
-CUDA_EXPORT cuArrayDestroy(CUarray array)
-{
-    ENTER(cuArrayDestroy);
-    REQUIRE(object_is(array, KIND_ARRAY) && !array->is_level, CUDA_ERROR_INVALID_HANDLE);
-    driver_lock();
-    physical_array_gone(array);
-    give_back(array->address);
-    object_free(array);
-    driver_unlock();
-    return CUDA_SUCCESS;
+    REQUIRE(ret_array && descriptor && is_valid(descriptor), CUDA_ERROR_INVALID_VALUE);
+    return create(ret_array, KIND_ARRAY, descriptor, linear_bytes(descriptor));
 }
 
 static CUDA_ARRAY3D_DESCRIPTOR level_of(const CUDA_ARRAY3D_DESCRIPTOR *base, unsigned level)
@@ -157,87 +83,50 @@ static CUDA_ARRAY3D_DESCRIPTOR level_of(const CUDA_ARRAY3D_DESCRIPTOR *base, uns
     return d;
 }
 
+/* As many levels as asked for, or as there are. */
 static uint64_t mipmap_bytes(const CUDA_ARRAY3D_DESCRIPTOR *base, unsigned levels)
 {
     uint64_t bytes = 0;
-    for (unsigned level = 0; level < levels; level++) {
+    for (unsigned level = 0; level < levels && level < 17 && (base->width | base->height | base->depth) >> level; level++) {
         CUDA_ARRAY3D_DESCRIPTOR d = level_of(base, level);
         bytes += linear_bytes(&d);
     }
     return bytes;
 }
 
-static unsigned levels_of(const CUDA_ARRAY3D_DESCRIPTOR *d)
-{
-    size_t longest = d->width > d->height ? d->width : d->height;
-    unsigned levels = 1;
-    for (longest = longest > d->depth ? longest : d->depth; longest > 1; longest >>= 1)
-        levels++;
-    return levels > 17 ? 17 : levels;
-}
-
-CUDA_EXPORT cuMipmappedArrayCreate(CUmipmappedArray *ret_array, const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned level_count)
+CUDA_EXPORT cuMipmappedArrayCreate(CUmipmappedArray *ret_array, const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned levels)
 {
     ENTER(cuMipmappedArrayCreate);
-    CUcontext context;
-    REQUIRE(ret_array && descriptor && is_valid(descriptor) && level_count, CUDA_ERROR_INVALID_VALUE);
-    CUresult result = context_require(&context);
-    if (result != CUDA_SUCCESS)
-        return result;
-    CUmipmappedArray array = object_new(KIND_MIPMAP, sizeof *array);
-    REQUIRE(array, CUDA_ERROR_OUT_OF_MEMORY);
-    array->descriptor = *descriptor;
-    array->context = context;
-    array->level_count = level_count < levels_of(descriptor) ? level_count : levels_of(descriptor);
-    driver_lock();
-    if (takes_memory(descriptor))
-        result = heap_allocate(context, HEAP_ARRAY, mipmap_bytes(descriptor, array->level_count), &array->address);
-    driver_unlock();
-    if (result == CUDA_SUCCESS)
-        *ret_array = array;
-    else
-        object_free(array);
-    return result;
+    REQUIRE(ret_array && descriptor && is_valid(descriptor) && levels, CUDA_ERROR_INVALID_VALUE);
+    return create((CUarray *)ret_array, KIND_MIPMAP, descriptor, mipmap_bytes(descriptor, levels));
 }
 
-CUDA_EXPORT cuMipmappedArrayGetLevel(CUarray *ret_level, CUmipmappedArray array, unsigned level)
+static CUresult give_requirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *ret_requirements, CUarray array, enum object_kind kind, CUdevice device)
 {
-    ENTER(cuMipmappedArrayGetLevel);
-    REQUIRE(ret_level, CUDA_ERROR_INVALID_VALUE);
-    REQUIRE(object_is(array, KIND_MIPMAP), CUDA_ERROR_INVALID_HANDLE);
-    REQUIRE(level < array->level_count, CUDA_ERROR_INVALID_VALUE);
-    driver_lock();
-    if (!array->levels[level] && (array->levels[level] = object_new(KIND_ARRAY, sizeof **array->levels))) {
-        array->levels[level]->descriptor = level_of(&array->descriptor, level);
-        array->levels[level]->context = array->context;
-        array->levels[level]->is_level = true;
-    }
-    *ret_level = array->levels[level];
-    driver_unlock();
-    return *ret_level ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-CUDA_EXPORT cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *ret_requirements, CUmipmappedArray array,
-                                                  CUdevice device)
-{
-    ENTER(cuMipmappedArrayGetMemoryRequirements);
+    const struct sim_memory_model *model = &g_driver.machine.state->memory;
     REQUIRE(ret_requirements, CUDA_ERROR_INVALID_VALUE);
-    REQUIRE(object_is(array, KIND_MIPMAP), CUDA_ERROR_INVALID_HANDLE);
+    REQUIRE(object_is(array, kind), CUDA_ERROR_INVALID_HANDLE);
     REQUIRE(driver_card(device), CUDA_ERROR_INVALID_DEVICE);
-    requirements(mipmap_bytes(&array->descriptor, array->level_count), ret_requirements);
+    *ret_requirements = (CUDA_ARRAY_MEMORY_REQUIREMENTS){.size_bytes = memory_rounded(model, array->size_bytes),
+                                                         .alignment_bytes = model->granule_bytes};
     return CUDA_SUCCESS;
 }
 
-CUDA_EXPORT cuMipmappedArrayDestroy(CUmipmappedArray array)
+ENTRY(cuArrayGetMemoryRequirements, (CUDA_ARRAY_MEMORY_REQUIREMENTS *ret_requirements, CUarray array, CUdevice device),
+      give_requirements(ret_requirements, array, KIND_ARRAY, device))
+ENTRY(cuMipmappedArrayGetMemoryRequirements, (CUDA_ARRAY_MEMORY_REQUIREMENTS *ret_requirements, CUmipmappedArray array, CUdevice device),
+      give_requirements(ret_requirements, (CUarray)array, KIND_MIPMAP, device))
+
+static CUresult destroy(CUarray array, enum object_kind kind)
 {
-    ENTER(cuMipmappedArrayDestroy);
-    REQUIRE(object_is(array, KIND_MIPMAP), CUDA_ERROR_INVALID_HANDLE);
+    REQUIRE(object_is(array, kind), CUDA_ERROR_INVALID_HANDLE);
     driver_lock();
-    for (unsigned level = 0; level < array->level_count; level++)
-        object_free(array->levels[level]);
     physical_array_gone(array);
-    give_back(array->address);
-    object_free(array);
     driver_unlock();
+    heap_free(array->address, HEAP_ARRAY); /* unless a destroyed context took it along */
+    object_free(array);
     return CUDA_SUCCESS;
 }
+
+ENTRY(cuArrayDestroy, (CUarray array), destroy(array, KIND_ARRAY))
+ENTRY(cuMipmappedArrayDestroy, (CUmipmappedArray array), destroy((CUarray)array, KIND_MIPMAP))

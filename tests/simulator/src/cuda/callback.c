@@ -1,4 +1,4 @@
-/* callback.c - the thread that calls host functions (contract: callback.h).
+/* callback.c - cuLaunchHostFunc and cuStreamAddCallback, and the thread that calls host functions (contract: callback.h).
  *
  * The thread is started by the first callback and sleeps without work. Work submitted behind a callback does not wait for it to
  * return, unlike on hardware; waiting for the stream does. */
@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "../core/old_libc.h"
+#include "graph.h"
 
 OLD_LIBC_PTHREAD_CREATE
 
@@ -117,3 +118,24 @@ void callback_wait(CUstream stream)
         pthread_cond_wait(&g_changed, &g_mutex);
     pthread_mutex_unlock(&g_mutex);
 }
+
+/* To the thread, or into the graph of a stream that captures. */
+static CUresult host_function(CUstream stream, CUhostFn function, CUstreamCallback old, void *user_data, unsigned flags)
+{
+    CUgraphNode node;
+    REQUIRE((function || old) && flags == 0, CUDA_ERROR_INVALID_VALUE);
+    TRY(stream_resolve(stream, &stream));
+    REQUIRE(!(old && stream->capture), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    TRY(graph_capture(stream, CU_GRAPH_NODE_TYPE_HOST, &node));
+    if (!node)
+        return callback_submit(stream, function, old, user_data);
+    node->host = (CUDA_HOST_NODE_PARAMS){.function = function, .user_data = user_data};
+    return CUDA_SUCCESS;
+}
+
+STREAM_ENTRY(cuLaunchHostFunc, (CUstream stream, CUhostFn function, void *user_data), host_function(stream, function, NULL, user_data, 0))
+/* The mode says how the caller's thread waits, which changes nothing here. */
+STREAM_ENTRY(cuLaunchHostFunc_v2, (CUstream stream, CUhostFn function, void *user_data, unsigned mode),
+             ((void)mode, host_function(stream, function, NULL, user_data, 0)))
+STREAM_ENTRY(cuStreamAddCallback, (CUstream stream, CUstreamCallback callback, void *user_data, unsigned flags),
+             host_function(stream, NULL, callback, user_data, flags))

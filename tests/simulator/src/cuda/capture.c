@@ -71,8 +71,7 @@ static CUresult record_node(CUstream stream, int type, CUgraphNode *ret_node)
     return result;
 }
 
-/* Everything but the kind of node is the caller's. *ret_node stays NULL if the stream does not capture. */
-static CUresult record(CUstream stream, int type, CUgraphNode *ret_node)
+CUresult graph_capture(CUstream stream, int type, CUgraphNode *ret_node)
 {
     *ret_node = NULL;
     if (!stream->capture)
@@ -83,41 +82,18 @@ static CUresult record(CUstream stream, int type, CUgraphNode *ret_node)
     return result;
 }
 
-CUresult graph_capture_marker(CUstream stream, int node_type, bool *ret_is_captured)
+CUresult graph_mark(CUstream stream, int node_type)
 {
     CUgraphNode node;
-    CUresult result = record(stream, node_type, &node);
-    *ret_is_captured = node != NULL;
-    return result;
-}
-
-CUresult graph_capture_kernel(CUstream stream, const struct launch *launch, bool *ret_is_captured)
-{
-    CUgraphNode node;
-    CUresult result = record(stream, CU_GRAPH_NODE_TYPE_KERNEL, &node);
-    if (node) {
-        node->launch = *launch;
-        node->shape = (CUDA_KERNEL_NODE_PARAMS_v2){.function = launch->function, .grid_x = 1, .grid_y = 1, .grid_z = 1, .block_x = 1,
-                                                   .block_y = 1, .block_z = 1};
-    }
-    *ret_is_captured = node != NULL;
-    return result;
-}
-
-CUresult graph_capture_host(CUstream stream, CUhostFn function, void *user_data, bool *ret_is_captured)
-{
-    CUgraphNode node;
-    CUresult result = record(stream, CU_GRAPH_NODE_TYPE_HOST, &node);
-    if (node)
-        node->host = (CUDA_HOST_NODE_PARAMS){.function = function, .user_data = user_data};
-    *ret_is_captured = node != NULL;
-    return result;
+    TRY(stream_resolve(stream, &stream));
+    TRY(graph_capture(stream, node_type, &node));
+    return node ? CUDA_SUCCESS : stream_submit(stream, 0, NULL, false);
 }
 
 CUresult graph_capture_allocate(CUstream stream, uint64_t size_bytes, CUdeviceptr *ret_address, bool *ret_is_captured)
 {
     CUgraphNode node;
-    CUresult result = record(stream, CU_GRAPH_NODE_TYPE_MEM_ALLOC, &node);
+    CUresult result = graph_capture(stream, CU_GRAPH_NODE_TYPE_MEM_ALLOC, &node);
     if (node && node->origin && node->origin->size_bytes != size_bytes) {
         stream->capture->is_broken = true;
         result = CUDA_ERROR_GRAPH_RECAPTURE_FAILURE;
@@ -128,16 +104,6 @@ CUresult graph_capture_allocate(CUstream stream, uint64_t size_bytes, CUdevicept
         *ret_address = node->address = node->origin ? node->origin->address : heap_new_address(size_bytes);
         driver_unlock();
     }
-    *ret_is_captured = node != NULL;
-    return result;
-}
-
-CUresult graph_capture_free(CUstream stream, CUdeviceptr address, bool *ret_is_captured)
-{
-    CUgraphNode node;
-    CUresult result = record(stream, CU_GRAPH_NODE_TYPE_MEM_FREE, &node);
-    if (node)
-        node->address = address;
     *ret_is_captured = node != NULL;
     return result;
 }
@@ -171,26 +137,22 @@ static CUresult join(CUstream stream, CUevent event)
     return result;
 }
 
-CUresult graph_capture_event_wait(CUstream stream, CUevent event, bool *ret_is_captured)
+CUresult graph_capture_event_wait(CUstream stream, CUevent event)
 {
     driver_lock();
     bool is_in_capture = event->capture && event->capture->graph && event->capture->id == event->capture_id;
-    *ret_is_captured = is_in_capture || stream->capture;
     CUresult result = is_in_capture ? join(stream, event) : CUDA_SUCCESS;
     driver_unlock();
     return result;
 }
 
-/* Modes: 0 global, 1 thread-local, 2 relaxed. */
-static CUresult begin(CUstream handle, CUgraph graph, int mode)
+/* Modes: 0 global, 1 thread-local, 2 relaxed. *handle becomes the stream that it stands for. */
+static CUresult begin(CUstream *handle, CUgraph graph, int mode)
 {
-    CUstream stream;
     REQUIRE(mode >= 0 && mode <= 2, CUDA_ERROR_INVALID_VALUE);
-    REQUIRE(handle && handle != CU_STREAM_LEGACY, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-    CUresult result = stream_resolve(handle, &stream);
-    if (result != CUDA_SUCCESS)
-        return result;
-    REQUIRE(!stream->capture, CUDA_ERROR_ILLEGAL_STATE);
+    REQUIRE(*handle && *handle != CU_STREAM_LEGACY, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    TRY(stream_resolve(*handle, handle));
+    REQUIRE(!(*handle)->capture, CUDA_ERROR_ILLEGAL_STATE);
     struct capture *capture = object_new(KIND_CAPTURE, sizeof *capture);
     if (capture && !graph)
         graph = graph_new();
@@ -199,90 +161,52 @@ static CUresult begin(CUstream handle, CUgraph graph, int mode)
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     capture->graph = graph;
-    capture->origin = stream;
+    capture->origin = *handle;
     capture->mode = mode;
     driver_lock();
     capture->id = g_next_capture_id++;
-    stream->capture = capture;
+    (*handle)->capture = capture;
     capture_mode_opened(capture);
     driver_unlock();
     return CUDA_SUCCESS;
 }
 
-CUDA_EXPORT cuStreamBeginCapture(CUstream stream)
-{
-    ENTER(cuStreamBeginCapture);
-    return begin(stream, NULL, 0);
-}
+STREAM_ENTRY(cuStreamBeginCapture, (CUstream stream), begin(&stream, NULL, 0))
+STREAM_ENTRY(cuStreamBeginCapture_v2, (CUstream stream, int mode), begin(&stream, NULL, mode))
 
-CUDA_EXPORT cuStreamBeginCapture_ptsz(CUstream stream)
+static CUresult begin_in_graph(CUstream stream, CUgraph graph, const CUgraphNode *dependencies, size_t count, int mode)
 {
-    ENTER(cuStreamBeginCapture_ptsz);
-    return begin(stream_of_thread(stream), NULL, 0);
-}
-
-CUDA_EXPORT cuStreamBeginCapture_v2(CUstream stream, int mode)
-{
-    ENTER(cuStreamBeginCapture_v2);
-    return begin(stream, NULL, mode);
-}
-
-CUDA_EXPORT cuStreamBeginCapture_v2_ptsz(CUstream stream, int mode)
-{
-    ENTER(cuStreamBeginCapture_v2_ptsz);
-    return begin(stream_of_thread(stream), NULL, mode);
-}
-
-static CUresult begin_in_graph(CUstream handle, CUgraph graph, const CUgraphNode *dependencies, size_t count, int mode)
-{
-    CUstream stream;
     REQUIRE(object_is(graph, KIND_GRAPH) && (dependencies || count == 0), CUDA_ERROR_INVALID_VALUE);
-    CUresult result = begin(handle, graph, mode);
-    if (result == CUDA_SUCCESS && (result = stream_resolve(handle, &stream)) == CUDA_SUCCESS && count)
-        result = set_tail(&stream->tail, &stream->tail_count, dependencies, count);
-    return result;
+    TRY(begin(&stream, graph, mode));
+    return count ? set_tail(&stream->tail, &stream->tail_count, dependencies, count) : CUDA_SUCCESS;
 }
 
-CUDA_EXPORT cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode *dependencies, const void *edges, size_t count,
-                                        int mode)
-{
-    ENTER(cuStreamBeginCaptureToGraph);
-    (void)edges;
-    return begin_in_graph(stream, graph, dependencies, count, mode);
-}
-
-CUDA_EXPORT cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode *dependencies, const void *edges,
-                                             size_t count, int mode)
-{
-    ENTER(cuStreamBeginCaptureToGraph_ptsz);
-    (void)edges;
-    return begin_in_graph(stream_of_thread(stream), graph, dependencies, count, mode);
-}
+STREAM_ENTRY(cuStreamBeginCaptureToGraph,
+             (CUstream stream, CUgraph graph, const CUgraphNode *dependencies, const void *edges, size_t count, int mode),
+             ((void)edges, begin_in_graph(stream, graph, dependencies, count, mode)))
 
 /* The same nodes in the same order; other parameters are taken over, and nobody is asked about them. */
-static CUresult begin_again(CUstream handle, CUgraph graph, int mode)
+static CUresult begin_again(CUstream stream, CUgraph graph, int mode)
 {
-    CUstream stream;
     REQUIRE(object_is(graph, KIND_GRAPH), CUDA_ERROR_INVALID_VALUE);
-    CUresult result = begin(handle, NULL, mode);
-    if (result == CUDA_SUCCESS && (result = stream_resolve(handle, &stream)) == CUDA_SUCCESS)
-        stream->capture->recaptured = graph;
-    return result;
+    TRY(begin(&stream, NULL, mode));
+    stream->capture->recaptured = graph;
+    return CUDA_SUCCESS;
 }
 
-CUDA_EXPORT cuStreamBeginRecaptureToGraph(CUstream stream, int mode, CUgraph graph, void *callback, void *user_data)
+STREAM_ENTRY(cuStreamBeginRecaptureToGraph, (CUstream stream, int mode, CUgraph graph, void *callback, void *user_data),
+             ((void)callback, (void)user_data, begin_again(stream, graph, mode)))
+
+/* Into a command list of a graphics interface: launches do not run, and their way to the card is not ours. */
+static CUresult begin_for_graphics(CUstream stream, const void *parameters)
 {
-    ENTER(cuStreamBeginRecaptureToGraph);
-    (void)callback, (void)user_data;
-    return begin_again(stream, graph, mode);
+    REQUIRE(parameters, CUDA_ERROR_INVALID_VALUE);
+    TRY(begin(&stream, NULL, 2));
+    stream->capture->is_for_graphics = true;
+    return CUDA_SUCCESS;
 }
 
-CUDA_EXPORT cuStreamBeginRecaptureToGraph_ptsz(CUstream stream, int mode, CUgraph graph, void *callback, void *user_data)
-{
-    ENTER(cuStreamBeginRecaptureToGraph_ptsz);
-    (void)callback, (void)user_data;
-    return begin_again(stream_of_thread(stream), graph, mode);
-}
+STREAM_ENTRY(cuStreamBeginCaptureToCig, (CUstream stream, void *parameters), begin_for_graphics(stream, parameters))
 
 /* What was captured again becomes the content of the graph it was captured for. Under driver_lock(). */
 static CUresult replace_nodes(CUgraph graph, CUgraph fresh)
@@ -303,29 +227,6 @@ static CUresult replace_nodes(CUgraph graph, CUgraph fresh)
     return is_complete ? CUDA_SUCCESS : (CUresult)CUDA_ERROR_GRAPH_RECAPTURE_FAILURE;
 }
 
-/* Into a command list of a graphics interface: launches do not run, and their way to the card is not ours. */
-static CUresult begin_for_graphics(CUstream handle, const void *parameters)
-{
-    CUstream stream;
-    REQUIRE(parameters, CUDA_ERROR_INVALID_VALUE);
-    CUresult result = begin(handle, NULL, 2);
-    if (result == CUDA_SUCCESS && (result = stream_resolve(handle, &stream)) == CUDA_SUCCESS)
-        stream->capture->is_for_graphics = true;
-    return result;
-}
-
-CUDA_EXPORT cuStreamBeginCaptureToCig(CUstream stream, void *parameters)
-{
-    ENTER(cuStreamBeginCaptureToCig);
-    return begin_for_graphics(stream, parameters);
-}
-
-CUDA_EXPORT cuStreamBeginCaptureToCig_ptsz(CUstream stream, void *parameters)
-{
-    ENTER(cuStreamBeginCaptureToCig_ptsz);
-    return begin_for_graphics(stream_of_thread(stream), parameters);
-}
-
 static struct capture *g_ending;
 
 static void leave_if_ending(CUstream stream)
@@ -334,13 +235,10 @@ static void leave_if_ending(CUstream stream)
         leave_capture(stream);
 }
 
-static CUresult end(CUstream handle, bool is_for_graphics, CUgraph *ret_graph)
+static CUresult end(CUstream stream, bool is_for_graphics, CUgraph *ret_graph)
 {
-    CUstream stream;
     REQUIRE(ret_graph, CUDA_ERROR_INVALID_VALUE);
-    CUresult result = stream_resolve(handle, &stream);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(stream_resolve(stream, &stream));
     REQUIRE(stream->capture && stream->capture->is_for_graphics == is_for_graphics, CUDA_ERROR_ILLEGAL_STATE);
     REQUIRE(stream->capture->origin == stream, CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
     driver_lock();
@@ -349,7 +247,7 @@ static CUresult end(CUstream handle, bool is_for_graphics, CUgraph *ret_graph)
     g_ending = capture;
     context_visit_streams(NULL, leave_if_ending);
     *ret_graph = capture->is_broken ? NULL : capture->recaptured ? capture->recaptured : capture->graph;
-    result = capture->is_broken ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
+    CUresult result = capture->is_broken ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
     if (capture->recaptured && !capture->is_broken)
         result = replace_nodes(capture->recaptured, capture->graph);
     capture->graph = NULL; /* events that still point here see that it is over */
@@ -358,78 +256,27 @@ static CUresult end(CUstream handle, bool is_for_graphics, CUgraph *ret_graph)
     return result;
 }
 
-CUDA_EXPORT cuStreamEndCapture(CUstream stream, CUgraph *ret_graph)
-{
-    ENTER(cuStreamEndCapture);
-    return end(stream, false, ret_graph);
-}
-
-CUDA_EXPORT cuStreamEndCapture_ptsz(CUstream stream, CUgraph *ret_graph)
-{
-    ENTER(cuStreamEndCapture_ptsz);
-    return end(stream_of_thread(stream), false, ret_graph);
-}
+STREAM_ENTRY(cuStreamEndCapture, (CUstream stream, CUgraph *ret_graph), end(stream, false, ret_graph))
 
 static CUresult end_for_graphics(CUstream stream)
 {
     CUgraph graph;
-    CUresult result = end(stream, true, &graph);
+    TRY(end(stream, true, &graph));
     driver_lock();
-    if (result == CUDA_SUCCESS)
-        graph_destroy(graph);
+    graph_destroy(graph);
     driver_unlock();
-    return result;
+    return CUDA_SUCCESS;
 }
 
-CUDA_EXPORT cuStreamEndCaptureToCig(CUstream stream)
-{
-    ENTER(cuStreamEndCaptureToCig);
-    return end_for_graphics(stream);
-}
+STREAM_ENTRY(cuStreamEndCaptureToCig, (CUstream stream), end_for_graphics(stream))
 
-CUDA_EXPORT cuStreamEndCaptureToCig_ptsz(CUstream stream)
+/* Status: 0 none, 1 active, 2 invalidated. The other outputs may be NULL; edges wait for completion and have no data. */
+static CUresult capture_info(CUstream stream, int *ret_status, uint64_t *ret_id, CUgraph *ret_graph, const CUgraphNode **ret_tail,
+                             const void **ret_edges, size_t *ret_count)
 {
-    ENTER(cuStreamEndCaptureToCig_ptsz);
-    return end_for_graphics(stream_of_thread(stream));
-}
-
-/* Status: 0 none, 1 active, 2 invalidated. */
-static int status_of(CUstream stream)
-{
-    return !stream->capture ? 0 : stream->capture->is_broken ? 2 : 1;
-}
-
-static CUresult is_capturing(CUstream handle, int *ret_status)
-{
-    CUstream stream;
     REQUIRE(ret_status, CUDA_ERROR_INVALID_VALUE);
-    CUresult result = stream_resolve(handle, &stream);
-    if (result == CUDA_SUCCESS)
-        *ret_status = status_of(stream);
-    return result;
-}
-
-CUDA_EXPORT cuStreamIsCapturing(CUstream stream, int *ret_status)
-{
-    ENTER(cuStreamIsCapturing);
-    return is_capturing(stream, ret_status);
-}
-
-CUDA_EXPORT cuStreamIsCapturing_ptsz(CUstream stream, int *ret_status)
-{
-    ENTER(cuStreamIsCapturing_ptsz);
-    return is_capturing(stream_of_thread(stream), ret_status);
-}
-
-static CUresult capture_info(CUstream handle, int *ret_status, uint64_t *ret_id, CUgraph *ret_graph, const CUgraphNode **ret_tail,
-                             size_t *ret_count)
-{
-    CUstream stream;
-    REQUIRE(ret_status, CUDA_ERROR_INVALID_VALUE);
-    CUresult result = stream_resolve(handle, &stream);
-    if (result != CUDA_SUCCESS)
-        return result;
-    *ret_status = status_of(stream);
+    TRY(stream_resolve(stream, &stream));
+    *ret_status = !stream->capture ? 0 : stream->capture->is_broken ? 2 : 1;
     if (!stream->capture)
         return CUDA_SUCCESS;
     if (ret_id)
@@ -438,94 +285,20 @@ static CUresult capture_info(CUstream handle, int *ret_status, uint64_t *ret_id,
         *ret_graph = stream->capture->graph;
     if (ret_tail)
         *ret_tail = stream->tail;
+    if (ret_edges)
+        *ret_edges = NULL;
     if (ret_count)
         *ret_count = stream->tail_count;
     return CUDA_SUCCESS;
 }
 
-CUDA_EXPORT cuStreamGetCaptureInfo(CUstream stream, int *ret_status, uint64_t *ret_id)
-{
-    ENTER(cuStreamGetCaptureInfo);
-    return capture_info(stream, ret_status, ret_id, NULL, NULL, NULL);
-}
-
-CUDA_EXPORT cuStreamGetCaptureInfo_ptsz(CUstream stream, int *ret_status, uint64_t *ret_id)
-{
-    ENTER(cuStreamGetCaptureInfo_ptsz);
-    return capture_info(stream_of_thread(stream), ret_status, ret_id, NULL, NULL, NULL);
-}
-
-CUDA_EXPORT cuStreamGetCaptureInfo_v2(CUstream stream, int *ret_status, uint64_t *ret_id, CUgraph *ret_graph,
-                                      const CUgraphNode **ret_tail, size_t *ret_count)
-{
-    ENTER(cuStreamGetCaptureInfo_v2);
-    return capture_info(stream, ret_status, ret_id, ret_graph, ret_tail, ret_count);
-}
-
-CUDA_EXPORT cuStreamGetCaptureInfo_v2_ptsz(CUstream stream, int *ret_status, uint64_t *ret_id, CUgraph *ret_graph,
-                                           const CUgraphNode **ret_tail, size_t *ret_count)
-{
-    ENTER(cuStreamGetCaptureInfo_v2_ptsz);
-    return capture_info(stream_of_thread(stream), ret_status, ret_id, ret_graph, ret_tail, ret_count);
-}
-
-CUDA_EXPORT cuStreamGetCaptureInfo_v3(CUstream stream, int *ret_status, uint64_t *ret_id, CUgraph *ret_graph,
-                                      const CUgraphNode **ret_tail, const void **ret_edges, size_t *ret_count)
-{
-    ENTER(cuStreamGetCaptureInfo_v3);
-    if (ret_edges)
-        *ret_edges = NULL;
-    return capture_info(stream, ret_status, ret_id, ret_graph, ret_tail, ret_count);
-}
-
-CUDA_EXPORT cuStreamGetCaptureInfo_v3_ptsz(CUstream stream, int *ret_status, uint64_t *ret_id, CUgraph *ret_graph,
-                                           const CUgraphNode **ret_tail, const void **ret_edges, size_t *ret_count)
-{
-    ENTER(cuStreamGetCaptureInfo_v3_ptsz);
-    if (ret_edges)
-        *ret_edges = NULL;
-    return capture_info(stream_of_thread(stream), ret_status, ret_id, ret_graph, ret_tail, ret_count);
-}
-
-/* Flags: 0 add to the tail, 1 replace it. */
-static CUresult update_tail(CUstream handle, CUgraphNode *nodes, size_t count, unsigned flags)
-{
-    CUstream stream;
-    REQUIRE((nodes || count == 0) && flags <= 1, CUDA_ERROR_INVALID_VALUE);
-    CUresult result = stream_resolve(handle, &stream);
-    if (result != CUDA_SUCCESS)
-        return result;
-    REQUIRE(stream->capture, CUDA_ERROR_ILLEGAL_STATE);
-    driver_lock();
-    struct CUevent_st carrier = {.capture = stream->capture, .tail = nodes, .tail_count = count};
-    result = flags == 1 ? set_tail(&stream->tail, &stream->tail_count, nodes, count) : join(stream, &carrier);
-    driver_unlock();
-    return result;
-}
-
-CUDA_EXPORT cuStreamUpdateCaptureDependencies(CUstream stream, CUgraphNode *nodes, size_t count, unsigned flags)
-{
-    ENTER(cuStreamUpdateCaptureDependencies);
-    return update_tail(stream, nodes, count, flags);
-}
-
-CUDA_EXPORT cuStreamUpdateCaptureDependencies_ptsz(CUstream stream, CUgraphNode *nodes, size_t count, unsigned flags)
-{
-    ENTER(cuStreamUpdateCaptureDependencies_ptsz);
-    return update_tail(stream_of_thread(stream), nodes, count, flags);
-}
-
-CUDA_EXPORT cuStreamUpdateCaptureDependencies_v2(CUstream stream, CUgraphNode *nodes, const void *edges, size_t count, unsigned flags)
-{
-    ENTER(cuStreamUpdateCaptureDependencies_v2);
-    (void)edges;
-    return update_tail(stream, nodes, count, flags);
-}
-
-CUDA_EXPORT cuStreamUpdateCaptureDependencies_v2_ptsz(CUstream stream, CUgraphNode *nodes, const void *edges, size_t count,
-                                                      unsigned flags)
-{
-    ENTER(cuStreamUpdateCaptureDependencies_v2_ptsz);
-    (void)edges;
-    return update_tail(stream_of_thread(stream), nodes, count, flags);
-}
+STREAM_ENTRY(cuStreamIsCapturing, (CUstream stream, int *ret_status), capture_info(stream, ret_status, NULL, NULL, NULL, NULL, NULL))
+STREAM_ENTRY(cuStreamGetCaptureInfo, (CUstream stream, int *ret_status, uint64_t *ret_id),
+             capture_info(stream, ret_status, ret_id, NULL, NULL, NULL, NULL))
+STREAM_ENTRY(cuStreamGetCaptureInfo_v2,
+             (CUstream stream, int *ret_status, uint64_t *ret_id, CUgraph *ret_graph, const CUgraphNode **ret_tail, size_t *ret_count),
+             capture_info(stream, ret_status, ret_id, ret_graph, ret_tail, NULL, ret_count))
+STREAM_ENTRY(cuStreamGetCaptureInfo_v3,
+             (CUstream stream, int *ret_status, uint64_t *ret_id, CUgraph *ret_graph, const CUgraphNode **ret_tail,
+              const void **ret_edges, size_t *ret_count),
+             capture_info(stream, ret_status, ret_id, ret_graph, ret_tail, ret_edges, ret_count))

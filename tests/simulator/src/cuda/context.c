@@ -1,12 +1,11 @@
 /* context.c - contexts: their life, and each thread's stack of current ones (contract: context.h).
  *
  * A process's first context on a card opens its channel there and is charged context_bytes; its last one gives both back. Memory
- * belongs to a context and goes with it (heap.h). Next: primary.c for the one that a card's users share, context_settings.c. */
+ * belongs to a context and goes with it (heap.h). Next: primary.c for the one that a card's users share. */
 #include "context.h"
 
 #include "graph.h"
 #include "heap.h"
-#include "module.h"
 #include "pool.h"
 
 enum { CONTEXT_STACK_MAX = 32 };
@@ -21,11 +20,25 @@ CUcontext context_current(void)
     return t_depth ? t_stack[t_depth - 1] : NULL;
 }
 
+static bool is_alive(CUcontext context)
+{
+    return object_is(context, KIND_CONTEXT) && context->is_alive;
+}
+
 CUresult context_require(CUcontext *ret_context)
 {
     CUcontext context = context_current();
     REQUIRE(context, CUDA_ERROR_INVALID_CONTEXT);
-    REQUIRE(object_is(context, KIND_CONTEXT) && context->is_alive, CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    REQUIRE(is_alive(context), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    *ret_context = context;
+    return CUDA_SUCCESS;
+}
+
+CUresult context_resolve(CUcontext context, CUcontext *ret_context)
+{
+    if (!context)
+        return context_require(ret_context);
+    REQUIRE(is_alive(context), CUDA_ERROR_INVALID_CONTEXT);
     *ret_context = context;
     return CUDA_SUCCESS;
 }
@@ -114,19 +127,14 @@ static void leave_card(CUcontext context)
     state_unlock(machine);
 }
 
-CUresult context_open(CUcontext context, CUdevice device, unsigned flags)
+CUresult context_open(CUcontext context, CUdevice device)
 {
-    static const size_t default_limits[] = {1024, 1 << 20, 8 << 20, 2, 2048, 128, 0}; /* stack, printf, heap, sync depth, launches, L2 */
     context->device = device;
     context->card = driver_card_index(device);
-    context->flags = flags;
     context->last_ticket = 0;
     context->epoch++;
-    memcpy(context->limits, default_limits, sizeof default_limits);
-    CUresult result = occupy_card(context);
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = stream_create(context, 0, 0, &context->legacy_stream);
+    TRY(occupy_card(context));
+    CUresult result = stream_create(context, &context->legacy_stream);
     if (result != CUDA_SUCCESS) {
         leave_card(context);
         return result;
@@ -156,54 +164,43 @@ void context_close(CUcontext context)
     leave_card(context);
 }
 
-static CUresult create_context(CUcontext *ret_context, unsigned flags, CUdevice device)
+static CUresult push_context(CUcontext context)
+{
+    REQUIRE(is_alive(context), CUDA_ERROR_INVALID_CONTEXT);
+    REQUIRE(t_depth < CONTEXT_STACK_MAX, CUDA_ERROR_OUT_OF_MEMORY);
+    t_stack[t_depth++] = context;
+    return CUDA_SUCCESS;
+}
+
+static CUresult create_context(CUcontext *ret_context, CUdevice device)
 {
     REQUIRE(ret_context, CUDA_ERROR_INVALID_VALUE);
     REQUIRE(driver_card(device), CUDA_ERROR_INVALID_DEVICE);
     REQUIRE(t_depth < CONTEXT_STACK_MAX, CUDA_ERROR_OUT_OF_MEMORY);
     driver_lock();
     CUcontext context = object_new(KIND_CONTEXT, sizeof *context);
-    CUresult result = context ? context_open(context, device, flags) : CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = context ? context_open(context, device) : CUDA_ERROR_OUT_OF_MEMORY;
     driver_unlock();
     if (result != CUDA_SUCCESS) {
         object_free(context);
         return result;
     }
-    t_stack[t_depth++] = context;
     *ret_context = context;
-    return CUDA_SUCCESS;
+    return push_context(context);
 }
 
-CUDA_EXPORT cuCtxCreate(CUcontext *ret_context, unsigned flags, CUdevice device)
-{
-    ENTER(cuCtxCreate);
-    return create_context(ret_context, flags, device);
-}
-
-CUDA_EXPORT cuCtxCreate_v2(CUcontext *ret_context, unsigned flags, CUdevice device)
-{
-    ENTER(cuCtxCreate_v2);
-    return create_context(ret_context, flags, device);
-}
-
-CUDA_EXPORT cuCtxCreate_v3(CUcontext *ret_context, const void *affinity, int affinity_count, unsigned flags, CUdevice device)
-{
-    ENTER(cuCtxCreate_v3);
-    REQUIRE(!affinity && affinity_count == 0, CUDA_ERROR_NOT_SUPPORTED); /* execution affinity exists under MPS only */
-    return create_context(ret_context, flags, device);
-}
-
-CUDA_EXPORT cuCtxCreate_v4(CUcontext *ret_context, const void *parameters, unsigned flags, CUdevice device)
-{
-    ENTER(cuCtxCreate_v4);
-    (void)parameters; /* affinity and graphics interoperation: no effect here */
-    return create_context(ret_context, flags, device);
-}
+/* Flags and graphics interoperation have no effect here; execution affinity exists under MPS only. */
+ENTRY(cuCtxCreate, (CUcontext *ret_context, unsigned flags, CUdevice device), ((void)flags, create_context(ret_context, device)))
+ENTRY(cuCtxCreate_v2, (CUcontext *ret_context, unsigned flags, CUdevice device), ((void)flags, create_context(ret_context, device)))
+ENTRY(cuCtxCreate_v3, (CUcontext *ret_context, const void *affinity, int count, unsigned flags, CUdevice device),
+      ((void)flags, affinity || count ? (CUresult)CUDA_ERROR_NOT_SUPPORTED : create_context(ret_context, device)))
+ENTRY(cuCtxCreate_v4, (CUcontext *ret_context, const void *parameters, unsigned flags, CUdevice device),
+      ((void)parameters, (void)flags, create_context(ret_context, device)))
 
 /* By cuCtxDestroy; a primary or green one has a way of its own. */
 static bool may_be_destroyed(CUcontext context)
 {
-    return object_is(context, KIND_CONTEXT) && context->is_alive && !context->is_primary && !context->primary;
+    return is_alive(context) && !context->is_primary && !context->primary;
 }
 
 static CUresult destroy_context(CUcontext context)
@@ -217,57 +214,19 @@ static CUresult destroy_context(CUcontext context)
     return CUDA_SUCCESS; /* the record stays: other threads may have it current, and must be told that it is gone */
 }
 
-CUDA_EXPORT cuCtxDestroy(CUcontext context)
-{
-    ENTER(cuCtxDestroy);
-    return destroy_context(context);
-}
+ENTRY(cuCtxDestroy, (CUcontext context), destroy_context(context))
+ENTRY(cuCtxDestroy_v2, (CUcontext context), destroy_context(context))
 
-CUDA_EXPORT cuCtxDestroy_v2(CUcontext context)
-{
-    ENTER(cuCtxDestroy_v2);
-    return destroy_context(context);
-}
+ENTRY(cuCtxPushCurrent_v2, (CUcontext context), push_context(context))
 
-static CUresult push_context(CUcontext context)
+CUDA_EXPORT cuCtxPopCurrent_v2(CUcontext *ret_context)
 {
-    REQUIRE(object_is(context, KIND_CONTEXT) && context->is_alive, CUDA_ERROR_INVALID_CONTEXT);
-    REQUIRE(t_depth < CONTEXT_STACK_MAX, CUDA_ERROR_OUT_OF_MEMORY);
-    t_stack[t_depth++] = context;
-    return CUDA_SUCCESS;
-}
-
-static CUresult pop_context(CUcontext *ret_context)
-{
+    ENTER(cuCtxPopCurrent_v2);
     REQUIRE(t_depth, CUDA_ERROR_INVALID_CONTEXT);
     CUcontext context = t_stack[--t_depth];
     if (ret_context)
         *ret_context = context;
     return CUDA_SUCCESS;
-}
-
-CUDA_EXPORT cuCtxPushCurrent(CUcontext context)
-{
-    ENTER(cuCtxPushCurrent);
-    return push_context(context);
-}
-
-CUDA_EXPORT cuCtxPushCurrent_v2(CUcontext context)
-{
-    ENTER(cuCtxPushCurrent_v2);
-    return push_context(context);
-}
-
-CUDA_EXPORT cuCtxPopCurrent(CUcontext *ret_context)
-{
-    ENTER(cuCtxPopCurrent);
-    return pop_context(ret_context);
-}
-
-CUDA_EXPORT cuCtxPopCurrent_v2(CUcontext *ret_context)
-{
-    ENTER(cuCtxPopCurrent_v2);
-    return pop_context(ret_context);
 }
 
 CUDA_EXPORT cuCtxSetCurrent(CUcontext context)
@@ -278,7 +237,7 @@ CUDA_EXPORT cuCtxSetCurrent(CUcontext context)
             t_depth--;
         return CUDA_SUCCESS;
     }
-    REQUIRE(object_is(context, KIND_CONTEXT) && context->is_alive, CUDA_ERROR_INVALID_CONTEXT);
+    REQUIRE(is_alive(context), CUDA_ERROR_INVALID_CONTEXT);
     if (t_depth == 0)
         t_depth = 1;
     t_stack[t_depth - 1] = context;
@@ -293,76 +252,44 @@ CUDA_EXPORT cuCtxGetCurrent(CUcontext *ret_context)
     return CUDA_SUCCESS;
 }
 
-CUresult context_resolve(CUcontext context, CUcontext *ret_context)
+static CUresult device_of(CUdevice *ret_device, CUcontext context)
 {
-    if (!context)
-        return context_require(ret_context);
-    REQUIRE(object_is(context, KIND_CONTEXT) && context->is_alive, CUDA_ERROR_INVALID_CONTEXT);
-    *ret_context = context;
+    REQUIRE(ret_device, CUDA_ERROR_INVALID_VALUE);
+    TRY(context_resolve(context, &context));
+    *ret_device = context->device;
     return CUDA_SUCCESS;
 }
 
-static CUresult context_device(CUdevice *ret_device, CUcontext context)
-{
-    REQUIRE(ret_device, CUDA_ERROR_INVALID_VALUE);
-    CUresult result = context_resolve(context, &context);
-    if (result == CUDA_SUCCESS)
-        *ret_device = context->device;
-    return result;
-}
-
-CUDA_EXPORT cuCtxGetDevice(CUdevice *ret_device)
-{
-    ENTER(cuCtxGetDevice);
-    return context_device(ret_device, NULL);
-}
-
-CUDA_EXPORT cuCtxGetDevice_v2(CUdevice *ret_device, CUcontext context)
-{
-    ENTER(cuCtxGetDevice_v2);
-    return context_device(ret_device, context);
-}
+ENTRY(cuCtxGetDevice, (CUdevice *ret_device), device_of(ret_device, NULL))
+ENTRY(cuCtxGetDevice_v2, (CUdevice *ret_device, CUcontext context), device_of(ret_device, context))
 
 static CUresult synchronize_context(CUcontext context)
 {
-    CUresult result = context_resolve(context, &context);
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = stream_wait_ticket(context, context->last_ticket);
+    TRY(context_resolve(context, &context));
+    CUresult result = stream_wait_ticket(context, context->last_ticket);
     pool_trim_after_sync(context);
     return result;
 }
 
-CUDA_EXPORT cuCtxSynchronize(void)
-{
-    ENTER(cuCtxSynchronize);
-    return synchronize_context(NULL);
-}
-
-CUDA_EXPORT cuCtxSynchronize_v2(CUcontext context)
-{
-    ENTER(cuCtxSynchronize_v2);
-    return synchronize_context(context);
-}
+ENTRY(cuCtxSynchronize, (void), synchronize_context(NULL))
+ENTRY(cuCtxSynchronize_v2, (CUcontext context), synchronize_context(context))
 
 /* Usage counts of contexts, as before CUDA 4: attach takes a reference on the current one, detach gives it back. */
 CUDA_EXPORT cuCtxAttach(CUcontext *ret_context, unsigned flags)
 {
     ENTER(cuCtxAttach);
     REQUIRE(ret_context && flags == 0, CUDA_ERROR_INVALID_VALUE);
-    CUresult result = context_require(ret_context);
-    if (result == CUDA_SUCCESS)
-        (*ret_context)->users++;
-    return result;
+    TRY(context_require(ret_context));
+    (*ret_context)->users++;
+    return CUDA_SUCCESS;
 }
 
 CUDA_EXPORT cuCtxDetach(CUcontext context)
 {
     ENTER(cuCtxDetach);
     REQUIRE(may_be_destroyed(context), CUDA_ERROR_INVALID_CONTEXT);
-    if (context->users) {
-        context->users--;
-        return CUDA_SUCCESS;
-    }
-    return destroy_context(context);
+    if (!context->users)
+        return destroy_context(context);
+    context->users--;
+    return CUDA_SUCCESS;
 }

@@ -5,7 +5,7 @@
 #include "driver.h"
 
 /* Brings a record to life on a device: takes its place on the card, with the process's first one the overhead of a context. */
-CUresult context_open(CUcontext context, CUdevice device, unsigned flags);
+CUresult context_open(CUcontext context, CUdevice device);
 
 /* Ends it with all it holds. Waits for nothing: what is queued is dropped with the channel, as a destroyed context's work is. */
 void context_close(CUcontext context);
@@ -19,6 +19,9 @@ CUresult primary_release(CUdevice device);
 
 /* green.c: the primary context ends with all that was in it. */
 void green_primary_closed(CUcontext primary);
+
+/* module.c: the context is gone, and with it what its modules took. */
+void module_drop_context(CUcontext context);
 
 /* The list of live streams, of all contexts. */
 void context_add_stream(CUstream stream);

@@ -67,6 +67,23 @@ CUresult driver_error(int negative_errno)
     }
 }
 
+CUresult driver_take_memory(uint32_t card, uint64_t bytes)
+{
+    state_lock(&g_driver.machine);
+    int error = memory_reserve(&g_driver.machine, card, bytes);
+    state_unlock(&g_driver.machine);
+    return driver_error(error);
+}
+
+void driver_settle_memory(uint32_t card, int64_t requested_bytes, int64_t allocated_bytes, uint64_t give_back_bytes)
+{
+    state_lock(&g_driver.machine);
+    memory_note(&g_driver.machine, card, requested_bytes, allocated_bytes);
+    if (give_back_bytes)
+        memory_unreserve(&g_driver.machine, card, give_back_bytes);
+    state_unlock(&g_driver.machine);
+}
+
 CUresult driver_check_entry(const char *symbol, bool needs_ready)
 {
     if (atomic_load(&g_driver.is_inherited))
@@ -74,13 +91,9 @@ CUresult driver_check_entry(const char *symbol, bool needs_ready)
     bool is_ready = atomic_load_explicit(&g_driver.is_ready, memory_order_acquire);
     if (!is_ready)
         return needs_ready ? CUDA_ERROR_NOT_INITIALIZED : CUDA_SUCCESS;
-    CUresult forbidden = atomic_load(&g_driver.captures_open) ? capture_mode_check(symbol) : CUDA_SUCCESS;
-    if (forbidden != CUDA_SUCCESS || !atomic_load(&g_driver.machine.state->injections_armed))
-        return forbidden;
-    state_lock(&g_driver.machine);
-    int32_t injected = state_injected_error(&g_driver.machine, symbol);
-    state_unlock(&g_driver.machine);
-    return injected;
+    if (atomic_load(&g_driver.captures_open))
+        TRY(capture_mode_check(symbol));
+    return state_injected_error(&g_driver.machine, symbol);
 }
 
 /* Under driver_lock(). */
@@ -100,17 +113,9 @@ static CUresult attach_locked(void)
 {
     if (atomic_load(&g_driver.is_ready))
         return CUDA_SUCCESS;
-    CUresult result = join_machine();
-    if (result != CUDA_SUCCESS)
-        return result;
-    state_lock(&g_driver.machine);
-    int32_t injected =
-        atomic_load(&g_driver.machine.state->injections_armed) ? state_injected_error(&g_driver.machine, "cuInit") : 0;
-    state_unlock(&g_driver.machine);
-    if (injected)
-        return injected;
-    if (g_driver.machine.visible_count == 0)
-        return CUDA_ERROR_NO_DEVICE;
+    TRY(join_machine());
+    TRY(state_injected_error(&g_driver.machine, "cuInit"));
+    REQUIRE(g_driver.machine.visible_count, CUDA_ERROR_NO_DEVICE);
     atomic_store_explicit(&g_driver.is_ready, 1, memory_order_release);
     return CUDA_SUCCESS;
 }

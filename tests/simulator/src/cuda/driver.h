@@ -1,7 +1,8 @@
 /* driver.h - what every part of the simulated libcuda shares: this process's machine, its entry check, its objects.
  *
  * Entries: each exported function opens with ENTER(name) (or ENTER_UNREADY before cuInit): refusal of uninitialised and forked
- *          processes, and failure injection, sit there and nowhere else.
+ *          processes, and failure injection, sit there and nowhere else. ENTRY writes a function that is one expression; STREAM_ENTRY
+ *          and DEFAULT_STREAM_ENTRY add its twin for programs whose default stream is per thread.
  * Objects: handles are pointers to records that start with a kind; records of a kind are recycled, never unmapped, so that a stale
  *          handle is refused and not a crash.
  * Locks:   driver_lock() guards objects and the heap of this process; state_lock() comes after it, never before. */
@@ -61,12 +62,50 @@ static inline CUresult driver_enter(const char *symbol)
             return (error);       \
     } while (0)
 
+/* The call, or return what it failed with. */
+#define TRY(call)                       \
+    do {                                \
+        CUresult failed_ = (call);      \
+        if (failed_ != CUDA_SUCCESS)    \
+            return failed_;             \
+    } while (0)
+
+#define ENTRY(symbol, parameters, call) \
+    CUDA_EXPORT symbol parameters       \
+    {                                   \
+        ENTER(symbol);                  \
+        return call;                    \
+    }
+/* The parameters name a `stream`; in the twin its NULL is the calling thread's own. */
+#define STREAM_ENTRY(symbol, parameters, call) \
+    ENTRY(symbol, parameters, call)            \
+    ENTRY(symbol##_ptsz, parameters, (stream = stream_of_thread(stream), call))
+/* The call names a `stream` that the parameters don't: the default one. */
+#define DEFAULT_STREAM_ENTRY(symbol, parameters, call) \
+    CUDA_EXPORT symbol parameters                      \
+    {                                                  \
+        const CUstream stream = NULL;                  \
+        ENTER(symbol);                                 \
+        return call;                                   \
+    }                                                  \
+    CUDA_EXPORT symbol##_ptds parameters               \
+    {                                                  \
+        const CUstream stream = CU_STREAM_PER_THREAD;  \
+        ENTER(symbol##_ptds);                          \
+        return call;                                   \
+    }
+
 void driver_lock(void);
 void driver_unlock(void);
 
 /* Keeps the caller's CPU for so long. Outside of the driver's lock, so that calls of several threads overlap. */
 void driver_spend(int64_t time_ns);
 CUresult driver_error(int negative_errno);
+
+/* This process's share of a card's memory, under the machine's lock. Takes bytes off the card, or OUT_OF_MEMORY. */
+CUresult driver_take_memory(uint32_t card, uint64_t bytes);
+/* Books what programs asked for and what their blocks come to, and gives bytes back to the card. */
+void driver_settle_memory(uint32_t card, int64_t requested_bytes, int64_t allocated_bytes, uint64_t give_back_bytes);
 CUresult driver_cuda_version(int *ret_version); /* without cuInit */
 
 /* visible.c: narrows the machine's visible cards to CUDA_VISIBLE_DEVICES. */
@@ -91,10 +130,7 @@ enum object_kind {
     KIND_NODE,
     KIND_EXEC,
     KIND_CAPTURE,
-    KIND_LIBRARY,
-    KIND_KERNEL,
     KIND_PHYSICAL,
-    KIND_LINKER,
     KIND_EXTERNAL,
     KIND_GREEN,
     KIND_DESCRIPTOR,
@@ -121,16 +157,11 @@ struct CUctx_st {
     CUdevice device;
     uint32_t card;
     uint32_t channel;
-    unsigned flags;
     uint32_t users; /* threads that have it current or retained it; a primary context lives while > 0 */
     bool is_primary;
-    CUcontext primary;            /* of a green context: whose memory and modules it uses; else NULL */
-    struct CUgreenCtx_st *green;  /* while it lives */
+    CUcontext primary; /* of a green context: whose memory and modules it uses; else NULL */
     _Atomic bool is_alive;
     _Atomic uint64_t last_ticket; /* newest work + 1 of the whole context, 0 = none */
-    size_t limits[16];
-    int cache_config, shared_config;
-    uint32_t peers; /* bit per ordinal whose memory may be reached */
     struct CUstream_st *legacy_stream;
     struct heap_small_block *small_block; /* heap.c */
     uint64_t epoch; /* grows when a primary context opens again: older tickets are void */
@@ -144,12 +175,9 @@ static inline CUcontext context_of_memory(CUcontext context)
 struct CUstream_st {
     struct object head;
     CUcontext context;
-    unsigned flags;
-    int priority;
     bool is_default;
     _Atomic uint64_t last_ticket; /* ticket + 1, 0 = nothing submitted */
     struct capture *capture; /* graph.c; not NULL while the stream records instead of running */
-    unsigned char attributes[16][64]; /* by CUstreamAttrID; values are unions of 64 bytes */
     CUgraphNode *tail; /* capture.c: what the next recorded node comes after */
     size_t tail_count;
 };
@@ -184,18 +212,15 @@ struct CUfunc_st {
     CUfunction next_in_module;
     char name[128];
     bool is_spin;
-    unsigned parameter_count;
     unsigned first_parameter_bytes;
-    int shared_bytes_max;
     /* the state of the launch interface before CUDA 4 */
     unsigned legacy_block[3];
-    unsigned char legacy_parameters[64];
+    uint64_t legacy_parameter; /* the first one; later ones are nobody's business here */
 };
 
 /* context.c */
 CUcontext context_current(void); /* NULL if this thread has none */
 CUresult context_require(CUcontext *ret_context); /* INVALID_CONTEXT, or CONTEXT_IS_DESTROYED */
-CUresult context_primary(CUdevice device, CUcontext *ret_context);
 void context_visit_streams(CUcontext context, void (*visit)(CUstream)); /* NULL = of all contexts */
 
 /* stream.c */
@@ -203,7 +228,7 @@ CUresult stream_resolve(CUstream handle, CUstream *ret_stream); /* NULL, legacy 
 CUresult stream_submit(CUstream stream, int64_t duration_ns, CUevent event, bool is_launch); /* blocks while the queue is full */
 CUresult stream_wait_ticket(CUcontext context, uint64_t ticket_after); /* sleeps; 0 = nothing to wait for */
 bool stream_is_ticket_done(CUcontext context, uint64_t ticket_after);
-CUresult stream_create(CUcontext context, unsigned flags, int priority, CUstream *ret_stream);
+CUresult stream_create(CUcontext context, CUstream *ret_stream);
 static inline CUstream stream_of_thread(CUstream handle)
 {
     return handle ? handle : CU_STREAM_PER_THREAD;

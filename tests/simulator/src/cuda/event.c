@@ -47,9 +47,7 @@ CUDA_EXPORT cuEventCreate(CUevent *ret_event, unsigned flags)
     CUcontext context;
     REQUIRE(ret_event && flags < 8, CUDA_ERROR_INVALID_VALUE);
     REQUIRE(!(flags & CU_EVENT_INTERPROCESS) || (flags & CU_EVENT_DISABLE_TIMING), CUDA_ERROR_INVALID_VALUE);
-    CUresult result = context_require(&context);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(context_require(&context));
     CUevent event = object_new(KIND_EVENT, sizeof *event);
     REQUIRE(event, CUDA_ERROR_OUT_OF_MEMORY);
     event->context = context;
@@ -58,8 +56,9 @@ CUDA_EXPORT cuEventCreate(CUevent *ret_event, unsigned flags)
     return CUDA_SUCCESS;
 }
 
-static CUresult destroy(CUevent event)
+CUDA_EXPORT cuEventDestroy_v2(CUevent event)
 {
+    ENTER(cuEventDestroy_v2);
     REQUIRE(object_is(event, KIND_EVENT), CUDA_ERROR_INVALID_HANDLE);
     state_lock(&g_driver.machine);
     event_leave_queue(event);
@@ -70,58 +69,22 @@ static CUresult destroy(CUevent event)
     return CUDA_SUCCESS;
 }
 
-CUDA_EXPORT cuEventDestroy(CUevent event)
+/* Flags: 1 makes it a node of its own in a capture, which it never is here. */
+static CUresult record(CUevent event, CUstream stream, unsigned flags)
 {
-    ENTER(cuEventDestroy);
-    return destroy(event);
-}
-
-CUDA_EXPORT cuEventDestroy_v2(CUevent event)
-{
-    ENTER(cuEventDestroy_v2);
-    return destroy(event);
-}
-
-static CUresult record(CUevent event, CUstream handle)
-{
-    CUstream stream;
-    REQUIRE(object_is(event, KIND_EVENT), CUDA_ERROR_INVALID_HANDLE);
-    CUresult result = stream_resolve(handle, &stream);
-    if (result != CUDA_SUCCESS)
-        return result;
     bool is_captured = false;
-    result = graph_capture_event_record(stream, event, &is_captured);
-    if (is_captured || result != CUDA_SUCCESS)
-        return result;
+    REQUIRE(flags <= 1, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(object_is(event, KIND_EVENT), CUDA_ERROR_INVALID_HANDLE);
+    TRY(stream_resolve(stream, &stream));
+    TRY(graph_capture_event_record(stream, event, &is_captured));
+    if (is_captured)
+        return CUDA_SUCCESS;
     REQUIRE(!event->context->is_alive || event->context->device == stream->context->device, CUDA_ERROR_INVALID_HANDLE);
     return stream_submit(stream, 0, event, false);
 }
 
-CUDA_EXPORT cuEventRecord(CUevent event, CUstream stream)
-{
-    ENTER(cuEventRecord);
-    return record(event, stream);
-}
-
-CUDA_EXPORT cuEventRecord_ptsz(CUevent event, CUstream stream)
-{
-    ENTER(cuEventRecord_ptsz);
-    return record(event, stream_of_thread(stream));
-}
-
-CUDA_EXPORT cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags)
-{
-    ENTER(cuEventRecordWithFlags);
-    REQUIRE(flags <= 1, CUDA_ERROR_INVALID_VALUE);
-    return record(event, stream);
-}
-
-CUDA_EXPORT cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream, unsigned flags)
-{
-    ENTER(cuEventRecordWithFlags_ptsz);
-    REQUIRE(flags <= 1, CUDA_ERROR_INVALID_VALUE);
-    return record(event, stream_of_thread(stream));
-}
+STREAM_ENTRY(cuEventRecord, (CUevent event, CUstream stream), record(event, stream, 0))
+STREAM_ENTRY(cuEventRecordWithFlags, (CUevent event, CUstream stream, unsigned flags), record(event, stream, flags))
 
 CUDA_EXPORT cuEventQuery(CUevent event)
 {
@@ -166,48 +129,25 @@ static CUresult elapsed(float *ret_ms, CUevent start, CUevent end)
     return CUDA_SUCCESS;
 }
 
-CUDA_EXPORT cuEventElapsedTime(float *ret_ms, CUevent start, CUevent end)
-{
-    ENTER(cuEventElapsedTime);
-    return elapsed(ret_ms, start, end);
-}
-
-CUDA_EXPORT cuEventElapsedTime_v2(float *ret_ms, CUevent start, CUevent end)
-{
-    ENTER(cuEventElapsedTime_v2);
-    return elapsed(ret_ms, start, end);
-}
+ENTRY(cuEventElapsedTime, (float *ret_ms, CUevent start, CUevent end), elapsed(ret_ms, start, end))
+ENTRY(cuEventElapsedTime_v2, (float *ret_ms, CUevent start, CUevent end), elapsed(ret_ms, start, end))
 
 /* One queue per process and card: what was recorded earlier is passed earlier anyway. Only a capture has to note the edge. */
-static CUresult wait_event(CUstream handle, CUevent event, unsigned flags)
+static CUresult wait_event(CUstream stream, CUevent event, unsigned flags)
 {
-    CUstream stream;
     REQUIRE(flags <= 1, CUDA_ERROR_INVALID_VALUE);
     REQUIRE(object_is(event, KIND_EVENT), CUDA_ERROR_INVALID_HANDLE);
-    CUresult result = stream_resolve(handle, &stream);
-    if (result != CUDA_SUCCESS)
-        return result;
-    bool is_captured = false;
-    return graph_capture_event_wait(stream, event, &is_captured);
+    TRY(stream_resolve(stream, &stream));
+    return graph_capture_event_wait(stream, event);
 }
 
-CUDA_EXPORT cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags)
-{
-    ENTER(cuStreamWaitEvent);
-    return wait_event(stream, event, flags);
-}
-
-CUDA_EXPORT cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned flags)
-{
-    ENTER(cuStreamWaitEvent_ptsz);
-    return wait_event(stream_of_thread(stream), event, flags);
-}
+STREAM_ENTRY(cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned flags), wait_event(stream, event, flags))
 
 CUDA_EXPORT cuCtxRecordEvent(CUcontext context, CUevent event)
 {
     ENTER(cuCtxRecordEvent);
     REQUIRE(object_is(context, KIND_CONTEXT) && context->is_alive, CUDA_ERROR_INVALID_CONTEXT);
-    return record(event, context->legacy_stream);
+    return record(event, context->legacy_stream, 0);
 }
 
 CUDA_EXPORT cuCtxWaitEvent(CUcontext context, CUevent event)

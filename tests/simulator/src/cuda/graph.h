@@ -2,32 +2,28 @@
 #ifndef TENFOLD_SIM_GRAPH_H
 #define TENFOLD_SIM_GRAPH_H
 
-#include "launch.h"
+#include "driver.h"
 
 struct CUgraphNode_st {
     struct object head;
     CUgraph graph;
     int type;
-    struct launch launch;             /* kernel */
-    CUDA_KERNEL_NODE_PARAMS_v2 shape; /* kernel: as given, for the getters; parameter pointers are the caller's */
-    CUgraph child;                    /* child graph: an own clone */
+    int64_t duration_ns; /* kernel */
+    CUgraph child;       /* child graph: an own clone */
     CUDA_HOST_NODE_PARAMS host;
-    CUDA_MEMSET_NODE_PARAMS memset;
     CUevent event;
     CUdeviceptr address; /* allocation and free */
     uint64_t size_bytes;
     CUdevice device;
-    bool is_disabled;
-    CUgraphNode origin; /* of a clone */
+    CUgraphNode origin; /* of a clone, and in a graph that is captured again */
     CUgraphNode *dependencies;
     size_t dependency_count;
 };
 
 struct CUgraph_st {
     struct object head;
-    CUgraphNode *nodes;
+    CUgraphNode *nodes; /* each after those that it depends on: edges come with their later node, and stay */
     size_t node_count;
-    bool is_child;
 };
 
 /* Capture state of a stream: which graph it records into, and which nodes its next one comes after. */
@@ -47,29 +43,29 @@ struct capture {
 void capture_mode_opened(struct capture *capture);
 void capture_mode_closed(struct capture *capture);
 
-/* Each records a node and sets *ret_is_captured if the stream captures; else does nothing. */
-CUresult graph_capture_kernel(CUstream stream, const struct launch *launch, bool *ret_is_captured);
-CUresult graph_capture_marker(CUstream stream, int node_type, bool *ret_is_captured);
-CUresult graph_capture_event_record(CUstream stream, CUevent event, bool *ret_is_captured);
-CUresult graph_capture_event_wait(CUstream stream, CUevent event, bool *ret_is_captured);
-CUresult graph_capture_host(CUstream stream, CUhostFn function, void *user_data, bool *ret_is_captured);
+/* Records a node, for the caller to fill in; *ret_node is NULL if the stream does not capture. */
+CUresult graph_capture(CUstream stream, int node_type, CUgraphNode *ret_node);
+
+/* The same for what is more, or less, than a node. *ret_is_captured: the stream captures, and the call is done. */
 CUresult graph_capture_allocate(CUstream stream, uint64_t size_bytes, CUdeviceptr *ret_address, bool *ret_is_captured);
-CUresult graph_capture_free(CUstream stream, CUdeviceptr address, bool *ret_is_captured);
+CUresult graph_capture_event_record(CUstream stream, CUevent event, bool *ret_is_captured);
+CUresult graph_capture_event_wait(CUstream stream, CUevent event);
+
+/* launch.c: checks a launch, and how long it would run; nothing is queued. */
+CUresult launch_duration(CUfunction function, const unsigned grid[3], const unsigned block[3], void **parameters, void **extra,
+                         int64_t *ret_duration_ns);
+
+/* A piece of work of no time and no memory: into the graph of a stream that captures, else into its queue. */
+CUresult graph_mark(CUstream stream, int node_type);
 
 /* A stream or event is destroyed: what a capture kept for it goes. */
 void graph_forget_stream(CUstream stream);
 void graph_forget_event(CUevent event);
 
-/* Building blocks shared by graph.c (nodes), capture.c (recording) and graph_exec.c (running). Under driver_lock(). */
+/* Building blocks shared by graph.c, capture.c (recording) and graph_exec.c (running). Under driver_lock(). */
 CUgraph graph_new(void);
 void graph_destroy(CUgraph graph);
 CUgraph graph_clone(CUgraph graph);
 CUresult graph_add(CUgraph graph, int type, const CUgraphNode *dependencies, size_t count, CUgraphNode *ret_node);
-void graph_remove(CUgraphNode node);
-
-/* Growing lists of nodes; false without memory. */
-bool graph_list_append(CUgraphNode **list, size_t *count, CUgraphNode node);
-void graph_list_remove(CUgraphNode *list, size_t *count, CUgraphNode node);
-bool graph_list_has(const CUgraphNode *list, size_t count, CUgraphNode node);
 
 #endif

@@ -31,21 +31,6 @@ static CUresult resource_of(CUdevice device, unsigned multiprocessors, int type,
     return CUDA_SUCCESS;
 }
 
-static CUresult resource_of_context(CUcontext context, int type, CUdevResource *ret_resource)
-{
-    CUresult result = context_resolve(context, &context);
-    if (result != CUDA_SUCCESS)
-        return result;
-    unsigned all = driver_card(context->device)->multiprocessors;
-    return resource_of(context->device, context->green ? context->green->multiprocessors : all, type, ret_resource);
-}
-
-static CUresult resource_of_stream(CUstream stream, int type, CUdevResource *ret_resource)
-{
-    CUresult result = stream_resolve(stream, &stream);
-    return result == CUDA_SUCCESS ? resource_of_context(stream->context, type, ret_resource) : result;
-}
-
 CUDA_EXPORT cuDeviceGetDevResource(CUdevice device, CUdevResource *ret_resource, int type)
 {
     ENTER(cuDeviceGetDevResource);
@@ -53,29 +38,11 @@ CUDA_EXPORT cuDeviceGetDevResource(CUdevice device, CUdevResource *ret_resource,
     return resource_of(device, driver_card(device)->multiprocessors, type, ret_resource);
 }
 
-CUDA_EXPORT cuCtxGetDevResource(CUcontext context, CUdevResource *ret_resource, int type)
-{
-    ENTER(cuCtxGetDevResource);
-    return resource_of_context(context, type, ret_resource);
-}
-
 CUDA_EXPORT cuGreenCtxGetDevResource(CUgreenCtx green, CUdevResource *ret_resource, int type)
 {
     ENTER(cuGreenCtxGetDevResource);
     REQUIRE(object_is(green, KIND_GREEN), CUDA_ERROR_INVALID_CONTEXT);
     return resource_of(green->context->device, green->multiprocessors, type, ret_resource);
-}
-
-CUDA_EXPORT cuStreamGetDevResource(CUstream stream, CUdevResource *ret_resource, int type)
-{
-    ENTER(cuStreamGetDevResource);
-    return resource_of_stream(stream, type, ret_resource);
-}
-
-CUDA_EXPORT cuStreamGetDevResource_ptsz(CUstream stream, CUdevResource *ret_resource, int type)
-{
-    ENTER(cuStreamGetDevResource_ptsz);
-    return resource_of_stream(stream_of_thread(stream), type, ret_resource);
 }
 
 /* Smallest part and step by compute capability (CUDA driver API, cuDevSmResourceSplitByCount). */
@@ -134,17 +101,14 @@ static CUresult open_beside(CUcontext primary, CUgreenCtx green)
     context->device = primary->device;
     context->card = primary->card;
     context->channel = primary->channel;
-    context->flags = primary->flags;
-    memcpy(context->limits, primary->limits, sizeof context->limits);
     context->primary = primary;
     context->epoch = 1;
-    CUresult result = stream_create(context, 0, 0, &context->legacy_stream);
+    CUresult result = stream_create(context, &context->legacy_stream);
     if (result != CUDA_SUCCESS) {
         object_free(context);
         return result;
     }
     context->legacy_stream->is_default = true;
-    context->green = green;
     context->is_alive = true;
     green->context = context;
     green->head.next = (struct object *)g_greens;
@@ -158,7 +122,6 @@ static void close_context(CUcontext context)
     if (!context->is_alive)
         return;
     context->is_alive = false;
-    context->green = NULL;
     context_visit_streams(context, graph_forget_stream);
     context_remove_stream(context->legacy_stream);
     object_free(context->legacy_stream);
@@ -184,11 +147,9 @@ static void forget(CUgreenCtx green)
 static CUresult create(CUdevResourceDesc descriptor, CUgreenCtx *ret_green)
 {
     CUcontext primary;
-    CUresult result = primary_retain(descriptor->device, &primary);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(primary_retain(descriptor->device, &primary));
     CUgreenCtx green = object_new(KIND_GREEN, sizeof *green);
-    result = green ? open_beside(primary, green) : CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = green ? open_beside(primary, green) : CUDA_ERROR_OUT_OF_MEMORY;
     if (result != CUDA_SUCCESS) {
         object_free(green);
         primary_release(descriptor->device);
@@ -235,33 +196,15 @@ CUDA_EXPORT cuCtxFromGreenCtx(CUcontext *ret_context, CUgreenCtx green)
     return CUDA_SUCCESS;
 }
 
-CUDA_EXPORT cuGreenCtxGetId(CUgreenCtx green, unsigned long long *ret_id)
-{
-    ENTER(cuGreenCtxGetId);
-    REQUIRE(ret_id, CUDA_ERROR_INVALID_VALUE);
-    REQUIRE(object_is(green, KIND_GREEN), CUDA_ERROR_INVALID_CONTEXT);
-    *ret_id = green->head.id;
-    return CUDA_SUCCESS;
-}
-
 CUDA_EXPORT cuGreenCtxStreamCreate(CUstream *ret_stream, CUgreenCtx green, unsigned flags, int priority)
 {
     ENTER(cuGreenCtxStreamCreate);
+    (void)priority;
     REQUIRE(ret_stream && flags == 1 /* CU_STREAM_NON_BLOCKING */, CUDA_ERROR_INVALID_VALUE);
     REQUIRE(object_is(green, KIND_GREEN) && green->context->is_alive, CUDA_ERROR_INVALID_CONTEXT);
     driver_lock();
-    CUresult result = stream_create(green->context, flags, priority, ret_stream);
+    CUresult result = stream_create(green->context, ret_stream);
     driver_unlock();
-    return result;
-}
-
-CUDA_EXPORT cuStreamGetGreenCtx(CUstream stream, CUgreenCtx *ret_green)
-{
-    ENTER(cuStreamGetGreenCtx);
-    REQUIRE(ret_green, CUDA_ERROR_INVALID_VALUE);
-    CUresult result = stream_resolve(stream, &stream);
-    if (result == CUDA_SUCCESS)
-        *ret_green = stream->context->green;
     return result;
 }
 

@@ -80,17 +80,6 @@ struct heap_entry *heap_find(CUdeviceptr address, uint32_t kinds)
     return NULL;
 }
 
-struct heap_entry *heap_find_inside(CUdeviceptr address, uint32_t kinds)
-{
-    struct heap_entry *exact = heap_find(address, kinds);
-    for (size_t i = 0; !exact && i < g_capacity; i++) {
-        struct heap_entry *entry = &g_table[i];
-        if (entry->address && (entry->kind & kinds) && address >= entry->address && address - entry->address < entry->size_bytes)
-            exact = entry;
-    }
-    return exact;
-}
-
 struct heap_entry *heap_find_overlap(CUdeviceptr address, uint64_t size_bytes, uint32_t kinds)
 {
     for (size_t i = 0; i < g_capacity; i++) {
@@ -101,20 +90,18 @@ struct heap_entry *heap_find_overlap(CUdeviceptr address, uint64_t size_bytes, u
     return NULL;
 }
 
+struct heap_entry *heap_find_inside(CUdeviceptr address, uint32_t kinds)
+{
+    struct heap_entry *exact = heap_find(address, kinds);
+    return exact ? exact : heap_find_overlap(address, 1, kinds);
+}
+
 struct heap_entry *heap_find_owner(const void *owner, uint32_t kinds)
 {
     for (size_t i = 0; i < g_capacity; i++)
         if (g_table[i].address && (g_table[i].kind & kinds) && g_table[i].owner == owner)
             return &g_table[i];
     return NULL;
-}
-
-uint64_t heap_count(uint32_t kinds)
-{
-    uint64_t count = 0;
-    for (size_t i = 0; i < g_capacity; i++)
-        count += g_table[i].address && (g_table[i].kind & kinds);
-    return count;
 }
 
 static uint64_t next_address(uint64_t size_bytes, uint64_t alignment_bytes)
@@ -148,35 +135,16 @@ CUresult heap_enter(const struct heap_entry *wanted, uint64_t alignment_bytes, C
     return CUDA_SUCCESS;
 }
 
-static CUresult reserve(CUcontext context, uint64_t reserve_bytes)
-{
-    state_lock(&g_driver.machine);
-    int error = memory_reserve(&g_driver.machine, context->card, reserve_bytes);
-    state_unlock(&g_driver.machine);
-    return driver_error(error);
-}
-
-static void settle(uint32_t card, int64_t requested_bytes, int64_t allocated_bytes, uint64_t unreserve_bytes)
-{
-    state_lock(&g_driver.machine);
-    memory_note(&g_driver.machine, card, requested_bytes, allocated_bytes);
-    if (unreserve_bytes)
-        memory_unreserve(&g_driver.machine, card, unreserve_bytes);
-    state_unlock(&g_driver.machine);
-}
-
 /* A piece of the context's open block, or of a new one. */
 static CUresult cut_small(CUcontext context, uint64_t bytes, struct heap_entry *entry)
 {
     const uint64_t block_bytes = g_driver.machine.state->memory.block_bytes;
     struct heap_small_block *block = context->small_block;
     if (!block || block->cut_bytes + bytes > block_bytes) {
-        CUresult result = reserve(context, block_bytes);
-        if (result != CUDA_SUCCESS)
-            return result;
+        TRY(driver_take_memory(context->card, block_bytes));
         block = calloc(1, sizeof *block);
         if (!block) {
-            settle(context->card, 0, 0, block_bytes);
+            driver_settle_memory(context->card, 0, 0, block_bytes);
             return CUDA_ERROR_OUT_OF_MEMORY;
         }
         *block = (struct heap_small_block){.base = next_address(block_bytes, block_bytes), .context = context};
@@ -193,7 +161,7 @@ static void return_small(struct heap_small_block *block, uint32_t card)
 {
     if (--block->live)
         return;
-    settle(card, 0, 0, g_driver.machine.state->memory.block_bytes);
+    driver_settle_memory(card, 0, 0, g_driver.machine.state->memory.block_bytes);
     if (block->context->small_block == block)
         block->context->small_block = NULL;
     free(block);
@@ -208,16 +176,30 @@ static void *map_pages(uint64_t size_bytes)
 
 static CUresult take_own(CUcontext context, uint64_t bytes, struct heap_entry *entry)
 {
-    CUresult result = reserve(context, bytes);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(driver_take_memory(context->card, bytes));
     entry->reserved_bytes = bytes;
     entry->address = entry->kind == HEAP_MANAGED ? (uint64_t)(uintptr_t)map_pages(bytes)
                                                  : next_address(bytes, g_driver.machine.state->memory.block_bytes);
     if (entry->address)
         return CUDA_SUCCESS;
-    settle(context->card, 0, 0, bytes);
+    driver_settle_memory(context->card, 0, 0, bytes);
     return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult heap_enter_pages(CUcontext context, uint64_t size_bytes, CUdeviceptr *ret_address)
+{
+    void *pages = map_pages(size_bytes);
+    REQUIRE(pages, CUDA_ERROR_OUT_OF_MEMORY);
+    const struct heap_entry entry = {.address = (uint64_t)(uintptr_t)pages,
+                                     .size_bytes = size_bytes,
+                                     .allocated_bytes = size_bytes,
+                                     .context = context,
+                                     .card = context->card,
+                                     .kind = HEAP_HOST};
+    CUresult result = heap_enter(&entry, 1, ret_address);
+    if (result != CUDA_SUCCESS)
+        munmap(pages, size_bytes);
+    return result;
 }
 
 CUresult heap_allocate(CUcontext context, uint32_t kind, uint64_t size_bytes, CUdeviceptr *ret_address)
@@ -234,11 +216,9 @@ CUresult heap_allocate(CUcontext context, uint32_t kind, uint64_t size_bytes, CU
                                .kind = kind,
                                .id = g_next_id++};
     bool is_small = kind != HEAP_MANAGED && size_bytes < model->small_limit_bytes;
-    CUresult result = is_small ? cut_small(context, rounded_bytes, &entry) : take_own(context, rounded_bytes, &entry);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(is_small ? cut_small(context, rounded_bytes, &entry) : take_own(context, rounded_bytes, &entry));
     put(&entry);
-    settle(context->card, (int64_t)size_bytes, (int64_t)rounded_bytes, 0);
+    driver_settle_memory(context->card, (int64_t)size_bytes, (int64_t)rounded_bytes, 0);
     *ret_address = entry.address;
     return CUDA_SUCCESS;
 }
@@ -251,7 +231,7 @@ void heap_release(struct heap_entry *position)
     case HEAP_DEVICE:
     case HEAP_MANAGED:
     case HEAP_ARRAY:
-        settle(entry.card, -(int64_t)entry.size_bytes, -(int64_t)entry.allocated_bytes, entry.reserved_bytes);
+        driver_settle_memory(entry.card, -(int64_t)entry.size_bytes, -(int64_t)entry.allocated_bytes, entry.reserved_bytes);
         if (entry.owner)
             return_small(entry.owner, entry.card);
         if (entry.kind == HEAP_MANAGED)
@@ -270,6 +250,16 @@ void heap_release(struct heap_entry *position)
     default: /* charged elsewhere */
         break;
     }
+}
+
+bool heap_free(CUdeviceptr address, uint32_t kinds)
+{
+    driver_lock();
+    struct heap_entry *entry = heap_find(address, kinds);
+    if (entry)
+        heap_release(entry);
+    driver_unlock();
+    return entry;
 }
 
 void heap_free_all(CUcontext context)

@@ -11,7 +11,6 @@ enum heap_kind {
     HEAP_DEVICE = 1,     /* cuMemAlloc, cuMemAllocPitch */
     HEAP_MANAGED = 2,    /* cuMemAllocManaged: charged to the card, pages are real */
     HEAP_HOST = 4,       /* cuMemAllocHost, cuMemHostAlloc: not charged */
-    HEAP_REGISTERED = 8, /* the program's own pages */
     HEAP_POOL = 16,      /* stream-ordered: its pool is charged */
     HEAP_MAPPING = 32,   /* a physical handle mapped into a reserved range */
     HEAP_RANGE = 64,     /* cuMemAddressReserve */
@@ -31,7 +30,9 @@ struct heap_entry {
     uint64_t id;
     CUcontext context;
     void *owner; /* pool, physical handle, small block: by kind */
-    uint32_t kind, card, flags, filler;
+    uint32_t kind, card;
+    uint32_t openings; /* HEAP_IPC */
+    uint32_t filler;
 };
 
 /* Takes memory off the card. HEAP_DEVICE, HEAP_MANAGED or HEAP_ARRAY. Untouched outputs on failure. */
@@ -39,6 +40,9 @@ CUresult heap_allocate(CUcontext context, uint32_t kind, uint64_t size_bytes, CU
 
 /* Enters something that is charged elsewhere, or not at all. address 0 = give it a number, aligned to alignment_bytes. */
 CUresult heap_enter(const struct heap_entry *entry, uint64_t alignment_bytes, CUdeviceptr *ret_address);
+
+/* Real pages of the host, charged to no card. */
+CUresult heap_enter_pages(CUcontext context, uint64_t size_bytes, CUdeviceptr *ret_address);
 
 /* Exact start address, kinds as a mask; NULL if there is none. Valid until the next change. */
 struct heap_entry *heap_find(CUdeviceptr address, uint32_t kinds);
@@ -53,10 +57,11 @@ struct heap_entry *heap_find_owner(const void *owner, uint32_t kinds);
 /* Gives back what the entry was charged and forgets it. */
 void heap_release(struct heap_entry *entry);
 
+/* The entry at that address, if there is one of these kinds. Takes driver_lock() itself. */
+bool heap_free(CUdeviceptr address, uint32_t kinds);
+
 /* All entries of a context, as its destruction does. */
 void heap_free_all(CUcontext context);
-
-uint64_t heap_count(uint32_t kinds);
 
 /* A block-aligned address that nobody has had yet. */
 CUdeviceptr heap_new_address(uint64_t size_bytes);

@@ -1,8 +1,5 @@
-/* launch.c - kernel launches: cuLaunchKernel and its relatives, down to the interface of before CUDA 4 (contract: launch.h). */
-#include "launch.h"
-
+/* launch.c - kernel launches: cuLaunchKernel and its relatives, down to the interface of before CUDA 4. */
 #include "graph.h"
-#include "library.h"
 
 /* The first parameter's bytes, from the pointer array or from the packed buffer in `extra`. NULL if neither is given. */
 static const void *first_parameter(void **parameters, void **extra)
@@ -31,99 +28,64 @@ static bool is_shape_valid(const unsigned grid[3], const unsigned block[3])
     return grid[1] <= 65535 && grid[2] <= 65535 && block[2] <= 64 && (uint64_t)block[0] * block[1] * block[2] <= 1024;
 }
 
-CUresult launch_prepare(CUfunction function, const unsigned grid[3], const unsigned block[3], void **parameters, void **extra,
-                        struct launch *ret_launch)
+CUresult launch_duration(CUfunction function, const unsigned grid[3], const unsigned block[3], void **parameters, void **extra,
+                         int64_t *ret_duration_ns)
 {
-    function = library_function(function);
     REQUIRE(object_is(function, KIND_FUNCTION), CUDA_ERROR_INVALID_HANDLE);
     REQUIRE(!(parameters && extra) && is_shape_valid(grid, block), CUDA_ERROR_INVALID_VALUE);
-    int64_t duration_ns = g_driver.machine.state->time.other_kernel_ns;
-    if (function->is_spin) {
-        const void *parameter = first_parameter(parameters, extra);
-        REQUIRE(parameter, CUDA_ERROR_INVALID_VALUE);
-        duration_ns = spin_duration_ns(function, parameter);
-    }
-    *ret_launch = (struct launch){.function = function, .duration_ns = duration_ns};
+    const void *parameter = function->is_spin ? first_parameter(parameters, extra) : NULL;
+    REQUIRE(parameter || !function->is_spin, CUDA_ERROR_INVALID_VALUE);
+    *ret_duration_ns = parameter ? spin_duration_ns(function, parameter) : g_driver.machine.state->time.other_kernel_ns;
     return CUDA_SUCCESS;
 }
 
-CUresult launch_submit(const struct launch *launch, CUstream handle)
+/* Into the queue, or into the graph of a stream that captures. */
+static CUresult launch(CUfunction function, const unsigned grid[3], const unsigned block[3], CUstream stream, void **parameters, void **extra)
 {
-    CUstream stream;
-    CUresult result = stream_resolve(handle, &stream);
-    if (result != CUDA_SUCCESS)
-        return result;
-    bool is_captured = false;
-    result = graph_capture_kernel(stream, launch, &is_captured);
-    if (is_captured || result != CUDA_SUCCESS)
-        return result;
-    result = stream_submit(stream, launch->duration_ns, NULL, true);
+    int64_t duration_ns;
+    CUgraphNode node;
+    TRY(launch_duration(function, grid, block, parameters, extra, &duration_ns));
+    TRY(stream_resolve(stream, &stream));
+    TRY(graph_capture(stream, CU_GRAPH_NODE_TYPE_KERNEL, &node));
+    if (node) {
+        node->duration_ns = duration_ns;
+        return CUDA_SUCCESS;
+    }
+    CUresult result = stream_submit(stream, duration_ns, NULL, true);
     driver_spend(g_driver.machine.state->time.launch_call_ns);
     return result;
 }
 
-static CUresult launch_kernel(CUfunction function, const unsigned grid[3], const unsigned block[3], CUstream stream, void **parameters,
-                              void **extra)
+static CUresult launch_kernel(CUfunction function, const unsigned grid[3], const unsigned block[3], CUstream stream, void **parameters, void **extra)
 {
-    struct launch launch;
     CUcontext context;
-    CUresult result = context_require(&context);
-    if (result == CUDA_SUCCESS)
-        result = launch_prepare(function, grid, block, parameters, extra, &launch);
-    return result == CUDA_SUCCESS ? launch_submit(&launch, stream) : result;
+    TRY(context_require(&context));
+    return launch(function, grid, block, stream, parameters, extra);
 }
 
 #define SHAPE_PARAMETERS unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y, unsigned block_z
 #define SHAPE (const unsigned[]){grid_x, grid_y, grid_z}, (const unsigned[]){block_x, block_y, block_z}
 
-CUDA_EXPORT cuLaunchKernel(CUfunction function, SHAPE_PARAMETERS, unsigned shared_bytes, CUstream stream, void **parameters, void **extra)
-{
-    ENTER(cuLaunchKernel);
-    (void)shared_bytes;
-    return launch_kernel(function, SHAPE, stream, parameters, extra);
-}
+STREAM_ENTRY(cuLaunchKernel, (CUfunction function, SHAPE_PARAMETERS, unsigned shared_bytes, CUstream stream, void **parameters, void **extra),
+             ((void)shared_bytes, launch_kernel(function, SHAPE, stream, parameters, extra)))
+STREAM_ENTRY(cuLaunchCooperativeKernel, (CUfunction function, SHAPE_PARAMETERS, unsigned shared_bytes, CUstream stream, void **parameters),
+             ((void)shared_bytes, launch_kernel(function, SHAPE, stream, parameters, NULL)))
 
-CUDA_EXPORT cuLaunchKernel_ptsz(CUfunction function, SHAPE_PARAMETERS, unsigned shared_bytes, CUstream stream, void **parameters,
-                                void **extra)
-{
-    ENTER(cuLaunchKernel_ptsz);
-    (void)shared_bytes;
-    return launch_kernel(function, SHAPE, stream_of_thread(stream), parameters, extra);
-}
-
-CUDA_EXPORT cuLaunchCooperativeKernel(CUfunction function, SHAPE_PARAMETERS, unsigned shared_bytes, CUstream stream, void **parameters)
-{
-    ENTER(cuLaunchCooperativeKernel);
-    (void)shared_bytes;
-    return launch_kernel(function, SHAPE, stream, parameters, NULL);
-}
-
-CUDA_EXPORT cuLaunchCooperativeKernel_ptsz(CUfunction function, SHAPE_PARAMETERS, unsigned shared_bytes, CUstream stream,
-                                           void **parameters)
-{
-    ENTER(cuLaunchCooperativeKernel_ptsz);
-    (void)shared_bytes;
-    return launch_kernel(function, SHAPE, stream_of_thread(stream), parameters, NULL);
-}
-
-static CUresult launch_config(const CUlaunchConfig *config, CUstream stream, CUfunction function, void **parameters, void **extra)
-{
-    return launch_kernel(function, (const unsigned[]){config->grid_x, config->grid_y, config->grid_z},
-                         (const unsigned[]){config->block_x, config->block_y, config->block_z}, stream, parameters, extra);
-}
+/* The shape in a structure, CUlaunchConfig or CUDA_LAUNCH_PARAMS: the fields have the same names. */
+#define SHAPE_OF(s) (const unsigned[]){(s)->grid_x, (s)->grid_y, (s)->grid_z}, (const unsigned[]){(s)->block_x, (s)->block_y, (s)->block_z}
 
 CUDA_EXPORT cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra)
 {
     ENTER(cuLaunchKernelEx);
     REQUIRE(config, CUDA_ERROR_INVALID_VALUE);
-    return launch_config(config, config->stream, function, parameters, extra);
+    return launch_kernel(function, SHAPE_OF(config), config->stream, parameters, extra);
 }
 
 CUDA_EXPORT cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra)
 {
     ENTER(cuLaunchKernelEx_ptsz);
     REQUIRE(config, CUDA_ERROR_INVALID_VALUE);
-    return launch_config(config, stream_of_thread(config->stream), function, parameters, extra);
+    return launch_kernel(function, SHAPE_OF(config), stream_of_thread(config->stream), parameters, extra);
 }
 
 CUDA_EXPORT cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *launches, unsigned count, unsigned flags)
@@ -133,13 +95,7 @@ CUDA_EXPORT cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *launches, u
     for (unsigned i = 0; i < count; i++) {
         const CUDA_LAUNCH_PARAMS *one = &launches[i];
         REQUIRE(object_is(one->stream, KIND_STREAM), CUDA_ERROR_INVALID_HANDLE); /* the default streams are not allowed */
-        struct launch launch;
-        CUresult result = launch_prepare(one->function, (const unsigned[]){one->grid_x, one->grid_y, one->grid_z},
-                                         (const unsigned[]){one->block_x, one->block_y, one->block_z}, one->kernel_parameters, NULL, &launch);
-        if (result == CUDA_SUCCESS)
-            result = launch_submit(&launch, one->stream);
-        if (result != CUDA_SUCCESS)
-            return result;
+        TRY(launch(one->function, SHAPE_OF(one), one->stream, one->kernel_parameters, NULL));
     }
     return CUDA_SUCCESS;
 }
@@ -157,71 +113,24 @@ CUDA_EXPORT cuFuncSetBlockShape(CUfunction function, int x, int y, int z)
     return CUDA_SUCCESS;
 }
 
-CUDA_EXPORT cuFuncSetSharedSize(CUfunction function, unsigned bytes)
-{
-    ENTER(cuFuncSetSharedSize);
-    (void)bytes;
-    REQUIRE(object_is(function, KIND_FUNCTION), CUDA_ERROR_INVALID_HANDLE);
-    return CUDA_SUCCESS;
-}
-
-CUDA_EXPORT cuParamSetSize(CUfunction function, unsigned bytes)
-{
-    ENTER(cuParamSetSize);
-    REQUIRE(object_is(function, KIND_FUNCTION), CUDA_ERROR_INVALID_HANDLE);
-    REQUIRE(bytes <= 4096, CUDA_ERROR_INVALID_VALUE);
-    return CUDA_SUCCESS;
-}
-
-static CUresult set_legacy_parameter(CUfunction function, int offset, const void *value, unsigned bytes)
-{
-    REQUIRE(object_is(function, KIND_FUNCTION), CUDA_ERROR_INVALID_HANDLE);
-    REQUIRE(offset >= 0 && value, CUDA_ERROR_INVALID_VALUE);
-    if ((size_t)offset + bytes <= sizeof function->legacy_parameters) /* later parameters are nobody's business here */
-        memcpy(function->legacy_parameters + offset, value, bytes);
-    return CUDA_SUCCESS;
-}
-
 CUDA_EXPORT cuParamSeti(CUfunction function, int offset, unsigned value)
 {
     ENTER(cuParamSeti);
-    return set_legacy_parameter(function, offset, &value, sizeof value);
-}
-
-CUDA_EXPORT cuParamSetf(CUfunction function, int offset, float value)
-{
-    ENTER(cuParamSetf);
-    return set_legacy_parameter(function, offset, &value, sizeof value);
-}
-
-CUDA_EXPORT cuParamSetv(CUfunction function, int offset, void *value, unsigned bytes)
-{
-    ENTER(cuParamSetv);
-    return set_legacy_parameter(function, offset, value, bytes);
+    REQUIRE(object_is(function, KIND_FUNCTION), CUDA_ERROR_INVALID_HANDLE);
+    REQUIRE(offset >= 0, CUDA_ERROR_INVALID_VALUE);
+    if (offset == 0)
+        function->legacy_parameter = value;
+    return CUDA_SUCCESS;
 }
 
 static CUresult launch_legacy(CUfunction function, int width, int height, CUstream stream)
 {
     REQUIRE(object_is(function, KIND_FUNCTION), CUDA_ERROR_INVALID_HANDLE);
     REQUIRE(width > 0 && height > 0, CUDA_ERROR_INVALID_VALUE);
-    void *parameters[] = {function->legacy_parameters};
+    void *parameters[] = {&function->legacy_parameter};
     return launch_kernel(function, (const unsigned[]){(unsigned)width, (unsigned)height, 1}, function->legacy_block, stream, parameters, NULL);
 }
 
-CUDA_EXPORT cuLaunch(CUfunction function)
-{
-    ENTER(cuLaunch);
-    return launch_legacy(function, 1, 1, NULL);
-}
-
-CUDA_EXPORT cuLaunchGrid(CUfunction function, int width, int height)
-{
-    ENTER(cuLaunchGrid);
-    return launch_legacy(function, width, height, NULL);
-}
-
-CUDA_EXPORT cuLaunchGridAsync(CUfunction function, int width, int height, CUstream stream)
-{
-    ENTER(cuLaunchGridAsync);
-    return launch_legacy(function, width, height, stream);
-}
+ENTRY(cuLaunch, (CUfunction function), launch_legacy(function, 1, 1, NULL))
+ENTRY(cuLaunchGrid, (CUfunction function, int width, int height), launch_legacy(function, width, height, NULL))
+ENTRY(cuLaunchGridAsync, (CUfunction function, int width, int height, CUstream stream), launch_legacy(function, width, height, stream))

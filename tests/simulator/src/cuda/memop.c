@@ -1,4 +1,4 @@
-/* memop.c - small writes by a stream: cuStreamWriteValue and cuStreamBatchMemOp.
+/* memop.c - small writes by a stream: cuStreamBatchMemOp.
  *
  * A write is a marker in the queue; it reaches memory only where the address is this process's own page, and at once. Waiting for a
  * value is not supported, and the device attributes say so: a stream never stops here. */
@@ -18,47 +18,12 @@ struct operation {
 };
 _Static_assert(sizeof(struct operation) == 48, "CUstreamBatchMemOpParams has 48 bytes");
 
-static void write_value(CUdeviceptr address, uint64_t value, unsigned bytes)
+static void write_value(const struct operation *operation)
 {
-    if (!heap_is_number(address))
-        memcpy((void *)(uintptr_t)address, &value, bytes);
+    const bool is_write = operation->kind == OPERATION_WRITE_32 || operation->kind == OPERATION_WRITE_64;
+    if (is_write && !heap_is_number(operation->address))
+        memcpy((void *)(uintptr_t)operation->address, &operation->value, operation->kind == OPERATION_WRITE_32 ? 4 : 8);
 }
-
-static CUresult mark(CUstream handle)
-{
-    CUstream stream;
-    bool is_captured = false;
-    CUresult result = stream_resolve(handle, &stream);
-    if (result == CUDA_SUCCESS)
-        result = graph_capture_marker(stream, CU_GRAPH_NODE_TYPE_EMPTY, &is_captured);
-    return result == CUDA_SUCCESS && !is_captured ? stream_submit(stream, 0, NULL, false) : result;
-}
-
-static CUresult write_one(CUstream stream, CUdeviceptr address, uint64_t value, unsigned bytes)
-{
-    REQUIRE(address && address % bytes == 0, CUDA_ERROR_INVALID_VALUE);
-    CUresult result = mark(stream);
-    if (result == CUDA_SUCCESS)
-        write_value(address, value, bytes);
-    return result;
-}
-
-#define WRITE(symbol, type, stream_of)                                                             \
-    CUDA_EXPORT symbol(CUstream stream, CUdeviceptr address, type value, unsigned flags)           \
-    {                                                                                              \
-        ENTER(symbol);                                                                             \
-        REQUIRE(flags <= 1, CUDA_ERROR_INVALID_VALUE);                                             \
-        return write_one(stream_of(stream), address, value, sizeof value);                         \
-    }
-#define SAME(stream) (stream)
-WRITE(cuStreamWriteValue32, uint32_t, SAME)
-WRITE(cuStreamWriteValue32_ptsz, uint32_t, stream_of_thread)
-WRITE(cuStreamWriteValue32_v2, uint32_t, SAME)
-WRITE(cuStreamWriteValue32_v2_ptsz, uint32_t, stream_of_thread)
-WRITE(cuStreamWriteValue64, uint64_t, SAME)
-WRITE(cuStreamWriteValue64_ptsz, uint64_t, stream_of_thread)
-WRITE(cuStreamWriteValue64_v2, uint64_t, SAME)
-WRITE(cuStreamWriteValue64_v2_ptsz, uint64_t, stream_of_thread)
 
 static CUresult run_batch(CUstream stream, unsigned count, const struct operation *operations, unsigned flags)
 {
@@ -68,20 +33,13 @@ static CUresult run_batch(CUstream stream, unsigned count, const struct operatio
         REQUIRE(kind == OPERATION_WRITE_32 || kind == OPERATION_WRITE_64 || kind == OPERATION_FLUSH || kind == OPERATION_BARRIER,
                 CUDA_ERROR_NOT_SUPPORTED);
     }
-    CUresult result = mark(stream);
-    for (unsigned i = 0; i < count && result == CUDA_SUCCESS; i++)
-        if (operations[i].kind == OPERATION_WRITE_32 || operations[i].kind == OPERATION_WRITE_64)
-            write_value(operations[i].address, operations[i].value, operations[i].kind == OPERATION_WRITE_32 ? 4 : 8);
-    return result;
+    TRY(graph_mark(stream, CU_GRAPH_NODE_TYPE_EMPTY));
+    for (unsigned i = 0; i < count; i++)
+        write_value(&operations[i]);
+    return CUDA_SUCCESS;
 }
 
-#define BATCH(symbol, stream_of)                                                                                     \
-    CUDA_EXPORT symbol(CUstream stream, unsigned count, const struct operation *operations, unsigned flags)          \
-    {                                                                                                                \
-        ENTER(symbol);                                                                                               \
-        return run_batch(stream_of(stream), count, operations, flags);                                               \
-    }
-BATCH(cuStreamBatchMemOp, SAME)
-BATCH(cuStreamBatchMemOp_ptsz, stream_of_thread)
-BATCH(cuStreamBatchMemOp_v2, SAME)
-BATCH(cuStreamBatchMemOp_v2_ptsz, stream_of_thread)
+STREAM_ENTRY(cuStreamBatchMemOp, (CUstream stream, unsigned count, const struct operation *operations, unsigned flags),
+             run_batch(stream, count, operations, flags))
+STREAM_ENTRY(cuStreamBatchMemOp_v2, (CUstream stream, unsigned count, const struct operation *operations, unsigned flags),
+             run_batch(stream, count, operations, flags))

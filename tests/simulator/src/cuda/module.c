@@ -2,7 +2,7 @@
  *
  * PTX text is scanned for `.entry` declarations; nothing is compiled. `tenfold_spin` is special: its first parameter (u32 or u64) is its
  * duration in microseconds of GPU time. Binary images (ELF, fat binaries) are opaque: any name is found in them. */
-#include "module.h"
+#include "context.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -31,25 +31,20 @@ static enum image_kind classify(const char *image)
     return strstr(image, ".version") ? IMAGE_PTX : IMAGE_BAD;
 }
 
-CUresult module_load(CUcontext context, const void *image, CUmodule *ret_module)
+/* Under driver_lock(). */
+static CUresult load(CUcontext context, const void *image, CUmodule *ret_module)
 {
     enum image_kind kind = classify(image);
     REQUIRE(kind != IMAGE_BAD, CUDA_ERROR_INVALID_IMAGE);
     const uint64_t bytes = g_driver.machine.state->memory.module_bytes;
-    state_lock(&g_driver.machine);
-    int error = memory_reserve(&g_driver.machine, context->card, bytes);
-    state_unlock(&g_driver.machine);
-    if (error)
-        return driver_error(error);
+    TRY(driver_take_memory(context->card, bytes));
     CUmodule module = object_new(KIND_MODULE, sizeof *module);
     if (module && kind == IMAGE_PTX && !(module->text = strdup(image))) {
         object_free(module);
         module = NULL;
     }
     if (!module) {
-        state_lock(&g_driver.machine);
-        memory_unreserve(&g_driver.machine, context->card, bytes);
-        state_unlock(&g_driver.machine);
+        driver_settle_memory(context->card, 0, 0, bytes);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     module->context = context_of_memory(context);
@@ -84,11 +79,6 @@ static const char *find_entry(const char *text, const char *name)
     return NULL;
 }
 
-bool module_declares(const char *text, const char *name)
-{
-    return find_entry(text, name) != NULL;
-}
-
 static unsigned parameter_bytes(const char *parameter)
 {
     const char *type = strstr(parameter, ".param");
@@ -104,23 +94,15 @@ static unsigned parameter_bytes(const char *parameter)
     return 0;
 }
 
-/* after_name: what follows the kernel's name, "(.param .u32 us, ...)" or "()" or nothing. */
-static void read_parameters(CUfunction function, const char *after_name)
+/* after_name: what follows the kernel's name, "(.param .u32 us, ...)" or "()" or nothing. 0: no parameter. */
+static unsigned first_parameter_bytes(const char *after_name)
 {
     const char *open = after_name + strspn(after_name, " \t\r\n");
-    if (*open != '(')
-        return;
-    const char *close = strchr(open, ')');
-    for (const char *at = open; close && at && at < close; at = strchr(at + 1, ',')) {
-        unsigned bytes = parameter_bytes(at + 1);
-        if (bytes == 0)
-            break;
-        if (function->parameter_count++ == 0)
-            function->first_parameter_bytes = bytes;
-    }
+    return *open == '(' && strchr(open, ')') ? parameter_bytes(open + 1) : 0;
 }
 
-CUresult module_function(CUmodule module, const char *name, CUfunction *ret_function)
+/* Under driver_lock(). */
+static CUresult find_function(CUmodule module, const char *name, CUfunction *ret_function)
 {
     for (CUfunction known = module->functions; known; known = known->next_in_module)
         if (strcmp(known->name, name) == 0) {
@@ -133,7 +115,7 @@ CUresult module_function(CUmodule module, const char *name, CUfunction *ret_func
     REQUIRE(function, CUDA_ERROR_OUT_OF_MEMORY);
     snprintf(function->name, sizeof function->name, "%s", name);
     function->module = module;
-    read_parameters(function, after_name);
+    function->first_parameter_bytes = first_parameter_bytes(after_name);
     function->is_spin =
         module->text && strcmp(name, SPIN_NAME) == 0 && (function->first_parameter_bytes == 4 || function->first_parameter_bytes == 8);
     function->next_in_module = module->functions;
@@ -142,20 +124,16 @@ CUresult module_function(CUmodule module, const char *name, CUfunction *ret_func
     return CUDA_SUCCESS;
 }
 
-CUresult module_unload(CUmodule module)
+static void unload(CUmodule module)
 {
-    CUcontext context = module->context;
     for (CUfunction function = module->functions, next; function; function = next) {
         next = function->next_in_module;
         object_free(function);
     }
-    state_lock(&g_driver.machine);
-    memory_unreserve(&g_driver.machine, context->card, module->reserved_bytes);
-    state_unlock(&g_driver.machine);
+    driver_settle_memory(module->context->card, 0, 0, module->reserved_bytes);
     free(module->text);
     unlink_module(module);
     object_free(module);
-    return CUDA_SUCCESS;
 }
 
 void module_drop_context(CUcontext context)
@@ -163,70 +141,19 @@ void module_drop_context(CUcontext context)
     for (CUmodule module = g_modules, next; module; module = next) {
         next = (CUmodule)module->head.next;
         if (module->context == context)
-            module_unload(module);
+            unload(module);
     }
-}
-
-static CUresult load_data(CUmodule *ret_module, const void *image)
-{
-    CUcontext context;
-    REQUIRE(ret_module && image, CUDA_ERROR_INVALID_VALUE);
-    CUresult result = context_require(&context);
-    if (result != CUDA_SUCCESS)
-        return result;
-    driver_lock();
-    result = module_load(context, image, ret_module);
-    driver_unlock();
-    return result;
 }
 
 CUDA_EXPORT cuModuleLoadData(CUmodule *ret_module, const void *image)
 {
     ENTER(cuModuleLoadData);
-    return load_data(ret_module, image);
-}
-
-CUDA_EXPORT cuModuleLoadDataEx(CUmodule *ret_module, const void *image, unsigned option_count, int *options, void **values)
-{
-    ENTER(cuModuleLoadDataEx);
-    REQUIRE(option_count == 0 || (options && values), CUDA_ERROR_INVALID_VALUE);
-    return load_data(ret_module, image);
-}
-
-CUDA_EXPORT cuModuleLoadFatBinary(CUmodule *ret_module, const void *image)
-{
-    ENTER(cuModuleLoadFatBinary);
-    return load_data(ret_module, image);
-}
-
-/* Whole file, zero-terminated; the caller frees it. */
-static char *read_file(const char *path)
-{
-    FILE *file = fopen(path, "rbe");
-    if (!file)
-        return NULL;
-    char *content = NULL;
-    if (fseek(file, 0, SEEK_END) == 0) {
-        long bytes = ftell(file);
-        rewind(file);
-        content = bytes >= 4 ? calloc(1, (size_t)bytes + 1) : NULL;
-        if (content && fread(content, 1, (size_t)bytes, file) != (size_t)bytes) {
-            free(content);
-            content = NULL;
-        }
-    }
-    fclose(file);
-    return content;
-}
-
-CUDA_EXPORT cuModuleLoad(CUmodule *ret_module, const char *path)
-{
-    ENTER(cuModuleLoad);
-    REQUIRE(ret_module && path, CUDA_ERROR_INVALID_VALUE);
-    char *content = read_file(path);
-    REQUIRE(content, CUDA_ERROR_FILE_NOT_FOUND);
-    CUresult result = load_data(ret_module, content);
-    free(content);
+    CUcontext context;
+    REQUIRE(ret_module && image, CUDA_ERROR_INVALID_VALUE);
+    TRY(context_require(&context));
+    driver_lock();
+    CUresult result = load(context, image, ret_module);
+    driver_unlock();
     return result;
 }
 
@@ -235,9 +162,9 @@ CUDA_EXPORT cuModuleUnload(CUmodule module)
     ENTER(cuModuleUnload);
     REQUIRE(object_is(module, KIND_MODULE), CUDA_ERROR_INVALID_HANDLE);
     driver_lock();
-    CUresult result = module_unload(module);
+    unload(module);
     driver_unlock();
-    return result;
+    return CUDA_SUCCESS;
 }
 
 CUDA_EXPORT cuModuleGetFunction(CUfunction *ret_function, CUmodule module, const char *name)
@@ -246,98 +173,7 @@ CUDA_EXPORT cuModuleGetFunction(CUfunction *ret_function, CUmodule module, const
     REQUIRE(ret_function && name, CUDA_ERROR_INVALID_VALUE);
     REQUIRE(object_is(module, KIND_MODULE), CUDA_ERROR_INVALID_HANDLE);
     driver_lock();
-    CUresult result = module_function(module, name, ret_function);
+    CUresult result = find_function(module, name, ret_function);
     driver_unlock();
     return result;
-}
-
-CUDA_EXPORT cuModuleGetLoadingMode(int *ret_mode)
-{
-    ENTER(cuModuleGetLoadingMode);
-    REQUIRE(ret_mode, CUDA_ERROR_INVALID_VALUE);
-    *ret_mode = 2; /* lazy, the default since CUDA 12.2 */
-    return CUDA_SUCCESS;
-}
-
-/* Variables are not simulated: programs that need one learn that it is not there. */
-CUDA_EXPORT cuModuleGetGlobal_v2(CUdeviceptr *ret_address, size_t *ret_bytes, CUmodule module, const char *name)
-{
-    ENTER(cuModuleGetGlobal_v2);
-    (void)ret_address, (void)ret_bytes;
-    REQUIRE(name, CUDA_ERROR_INVALID_VALUE);
-    REQUIRE(object_is(module, KIND_MODULE), CUDA_ERROR_INVALID_HANDLE);
-    return CUDA_ERROR_NOT_FOUND;
-}
-
-/* Attributes (CUfunction_attribute): 0 threads per block, 1 static shared, 4 registers, 5 PTX version, 6 binary version, 8 dynamic shared. */
-CUDA_EXPORT cuFuncGetAttribute(int *ret_value, int attribute, CUfunction function)
-{
-    ENTER(cuFuncGetAttribute);
-    REQUIRE(ret_value && attribute >= 0 && attribute < 16, CUDA_ERROR_INVALID_VALUE);
-    REQUIRE(object_is(function, KIND_FUNCTION), CUDA_ERROR_INVALID_HANDLE);
-    const struct sim_card *card = &g_driver.machine.state->cards[function->module->context->card];
-    const int version = (int)(card->compute_major * 10 + card->compute_minor);
-    const int shared_bytes = function->shared_bytes_max ? function->shared_bytes_max : 49152;
-    const int values[16] = {[0] = 1024, [4] = 32, [5] = version, [6] = version, [8] = shared_bytes};
-    *ret_value = values[attribute];
-    return CUDA_SUCCESS;
-}
-
-CUDA_EXPORT cuFuncSetAttribute(CUfunction function, int attribute, int value)
-{
-    ENTER(cuFuncSetAttribute);
-    REQUIRE(object_is(function, KIND_FUNCTION), CUDA_ERROR_INVALID_HANDLE);
-    if (attribute == 8)
-        function->shared_bytes_max = value;
-    return CUDA_SUCCESS;
-}
-
-CUDA_EXPORT cuFuncSetCacheConfig(CUfunction function, int config)
-{
-    ENTER(cuFuncSetCacheConfig);
-    (void)config;
-    REQUIRE(object_is(function, KIND_FUNCTION), CUDA_ERROR_INVALID_HANDLE);
-    return CUDA_SUCCESS;
-}
-
-CUDA_EXPORT cuFuncSetSharedMemConfig(CUfunction function, int config)
-{
-    ENTER(cuFuncSetSharedMemConfig);
-    (void)config;
-    REQUIRE(object_is(function, KIND_FUNCTION), CUDA_ERROR_INVALID_HANDLE);
-    return CUDA_SUCCESS;
-}
-
-CUDA_EXPORT cuFuncGetModule(CUmodule *ret_module, CUfunction function)
-{
-    ENTER(cuFuncGetModule);
-    REQUIRE(ret_module, CUDA_ERROR_INVALID_VALUE);
-    REQUIRE(object_is(function, KIND_FUNCTION), CUDA_ERROR_INVALID_HANDLE);
-    *ret_module = function->module;
-    return CUDA_SUCCESS;
-}
-
-CUDA_EXPORT cuFuncGetName(const char **ret_name, CUfunction function)
-{
-    ENTER(cuFuncGetName);
-    REQUIRE(ret_name, CUDA_ERROR_INVALID_VALUE);
-    REQUIRE(object_is(function, KIND_FUNCTION), CUDA_ERROR_INVALID_HANDLE);
-    *ret_name = function->name;
-    return CUDA_SUCCESS;
-}
-
-CUDA_EXPORT cuFuncIsLoaded(int *ret_state, CUfunction function)
-{
-    ENTER(cuFuncIsLoaded);
-    REQUIRE(ret_state, CUDA_ERROR_INVALID_VALUE);
-    REQUIRE(object_is(function, KIND_FUNCTION), CUDA_ERROR_INVALID_HANDLE);
-    *ret_state = 1;
-    return CUDA_SUCCESS;
-}
-
-CUDA_EXPORT cuFuncLoad(CUfunction function)
-{
-    ENTER(cuFuncLoad);
-    REQUIRE(object_is(function, KIND_FUNCTION), CUDA_ERROR_INVALID_HANDLE);
-    return CUDA_SUCCESS;
 }

@@ -36,12 +36,8 @@ static void drop_if_unused(struct physical *physical)
 {
     if (physical->handles || physical->mappings)
         return;
-    if (physical->is_charged) {
-        state_lock(&g_driver.machine);
-        memory_unreserve(&g_driver.machine, physical->card, physical->size_bytes);
-        memory_note(&g_driver.machine, physical->card, -(int64_t)physical->size_bytes, -(int64_t)physical->size_bytes);
-        state_unlock(&g_driver.machine);
-    }
+    if (physical->is_charged)
+        driver_settle_memory(physical->card, -(int64_t)physical->size_bytes, -(int64_t)physical->size_bytes, physical->size_bytes);
     object_free(physical);
 }
 
@@ -125,11 +121,11 @@ static CUresult map_tile(const struct map_info *info)
 }
 
 /* Nothing lies between a call and its stream: tiles have no content. */
-static CUresult map_tiles(const struct map_info *list, unsigned count, CUstream handle)
+static CUresult map_tiles(const struct map_info *list, unsigned count, CUstream stream)
 {
-    CUstream stream;
+    CUresult result = CUDA_SUCCESS;
     REQUIRE(list || !count, CUDA_ERROR_INVALID_VALUE);
-    CUresult result = stream_resolve(handle, &stream);
+    TRY(stream_resolve(stream, &stream));
     driver_lock();
     for (unsigned index = 0; result == CUDA_SUCCESS && index < count; index++)
         result = map_tile(&list[index]);
@@ -137,17 +133,9 @@ static CUresult map_tiles(const struct map_info *list, unsigned count, CUstream 
     return result;
 }
 
-CUDA_EXPORT cuMemMapArrayAsync(const void *list, unsigned count, CUstream stream)
-{
-    ENTER(cuMemMapArrayAsync);
-    return map_tiles(list, count, stream);
-}
+STREAM_ENTRY(cuMemMapArrayAsync, (const void *list, unsigned count, CUstream stream), map_tiles(list, count, stream))
 
-CUDA_EXPORT cuMemMapArrayAsync_ptsz(const void *list, unsigned count, CUstream stream)
-{
-    ENTER(cuMemMapArrayAsync_ptsz);
-    return map_tiles(list, count, stream_of_thread(stream));
-}
+/* --- handles, ranges and mappings ------------------------------------------------------------------------------------------------------- */
 
 static uint64_t granularity(void)
 {
@@ -168,21 +156,17 @@ CUDA_EXPORT cuMemGetAllocationGranularity(size_t *ret_bytes, const CUmemAllocati
 {
     ENTER(cuMemGetAllocationGranularity);
     REQUIRE(ret_bytes && (option == 0 || option == 1), CUDA_ERROR_INVALID_VALUE);
-    CUresult result = check_properties(properties);
-    if (result == CUDA_SUCCESS)
-        *ret_bytes = granularity();
-    return result;
+    TRY(check_properties(properties));
+    *ret_bytes = granularity();
+    return CUDA_SUCCESS;
 }
 
 static CUresult charge(struct physical *physical)
 {
-    state_lock(&g_driver.machine);
-    int error = memory_reserve(&g_driver.machine, physical->card, physical->size_bytes);
-    if (!error)
-        memory_note(&g_driver.machine, physical->card, (int64_t)physical->size_bytes, (int64_t)physical->size_bytes);
-    state_unlock(&g_driver.machine);
-    physical->is_charged = !error;
-    return driver_error(error);
+    TRY(driver_take_memory(physical->card, physical->size_bytes));
+    driver_settle_memory(physical->card, (int64_t)physical->size_bytes, (int64_t)physical->size_bytes, 0);
+    physical->is_charged = true;
+    return CUDA_SUCCESS;
 }
 
 CUDA_EXPORT cuMemCreate(CUmemGenericAllocationHandle *ret_handle, size_t size_bytes, const CUmemAllocationProp *properties,
@@ -190,9 +174,8 @@ CUDA_EXPORT cuMemCreate(CUmemGenericAllocationHandle *ret_handle, size_t size_by
 {
     ENTER(cuMemCreate);
     REQUIRE(ret_handle && flags == 0 && size_bytes && size_bytes % granularity() == 0, CUDA_ERROR_INVALID_VALUE);
-    CUresult result = check_properties(properties);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(check_properties(properties));
+    CUresult result = CUDA_SUCCESS;
     struct physical *physical = object_new(KIND_PHYSICAL, sizeof *physical);
     REQUIRE(physical, CUDA_ERROR_OUT_OF_MEMORY);
     physical->properties = *properties;
@@ -221,17 +204,6 @@ CUDA_EXPORT cuMemRelease(CUmemGenericAllocationHandle handle)
     }
     driver_unlock();
     return is_held ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-CUDA_EXPORT cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *ret_properties, CUmemGenericAllocationHandle handle)
-{
-    ENTER(cuMemGetAllocationPropertiesFromHandle);
-    driver_lock();
-    struct physical *physical = physical_of(handle);
-    if (physical && ret_properties)
-        *ret_properties = physical->properties;
-    driver_unlock();
-    return physical && ret_properties ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUDA_EXPORT cuMemAddressReserve(CUdeviceptr *ret_address, size_t size_bytes, size_t alignment_bytes, CUdeviceptr wanted,
@@ -273,10 +245,9 @@ static CUresult map(CUdeviceptr address, size_t size_bytes, struct physical *phy
                                      .card = physical->card,
                                      .kind = HEAP_MAPPING,
                                      .owner = physical};
-    CUresult result = heap_enter(&entry, 1, &address);
-    if (result == CUDA_SUCCESS)
-        physical->mappings++;
-    return result;
+    TRY(heap_enter(&entry, 1, &address));
+    physical->mappings++;
+    return CUDA_SUCCESS;
 }
 
 CUDA_EXPORT cuMemMap(CUdeviceptr address, size_t size_bytes, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags)
@@ -320,18 +291,6 @@ CUDA_EXPORT cuMemSetAccess(CUdeviceptr address, size_t size_bytes, const CUmemAc
     bool is_mapped = heap_find_overlap(address, size_bytes, HEAP_MAPPING) != NULL;
     driver_unlock();
     return is_mapped ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-CUDA_EXPORT cuMemGetAccess(unsigned long long *ret_flags, const CUmemLocation *location, CUdeviceptr address)
-{
-    ENTER(cuMemGetAccess);
-    REQUIRE(ret_flags && location, CUDA_ERROR_INVALID_VALUE);
-    driver_lock();
-    bool is_mapped = heap_find_inside(address, HEAP_MAPPING) != NULL;
-    driver_unlock();
-    REQUIRE(is_mapped, CUDA_ERROR_INVALID_VALUE);
-    *ret_flags = 3; /* read and write: access is not taken away here */
-    return CUDA_SUCCESS;
 }
 
 CUDA_EXPORT cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *ret_handle, void *address)

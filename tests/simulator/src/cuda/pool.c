@@ -23,7 +23,6 @@ static CUmemoryPool new_pool(CUdevice device)
         return NULL;
     pool->device = device;
     pool->card = driver_card_index(device);
-    pool->reuse[0] = pool->reuse[1] = pool->reuse[2] = 1;
     pool->next = g_pools;
     g_pools = pool;
     atomic_store(&g_has_pools, true);
@@ -46,33 +45,23 @@ CUmemoryPool pool_of_graphs(CUdevice device)
     return g_graphs[device];
 }
 
-static void set_reserved(CUmemoryPool pool, uint64_t reserved_bytes)
-{
-    pool->reserved_bytes = reserved_bytes;
-    if (reserved_bytes > pool->reserved_high_bytes)
-        pool->reserved_high_bytes = reserved_bytes;
-}
-
 static CUresult grow(CUmemoryPool pool, uint64_t needed_bytes)
 {
     const uint64_t target_bytes = stepped(needed_bytes);
     REQUIRE(!pool->max_bytes || target_bytes <= stepped(pool->max_bytes), CUDA_ERROR_OUT_OF_MEMORY);
-    state_lock(&g_driver.machine);
-    int error = pool->is_host ? 0 : memory_reserve(&g_driver.machine, pool->card, target_bytes - pool->reserved_bytes);
-    state_unlock(&g_driver.machine);
-    if (!error)
-        set_reserved(pool, target_bytes);
-    return driver_error(error);
+    if (!pool->is_host)
+        TRY(driver_take_memory(pool->card, target_bytes - pool->reserved_bytes));
+    pool->reserved_bytes = target_bytes;
+    if (target_bytes > pool->reserved_high_bytes)
+        pool->reserved_high_bytes = target_bytes;
+    return CUDA_SUCCESS;
 }
 
 /* What its blocks are in the books of the card. */
 static void note(CUmemoryPool pool, int64_t requested_bytes, int64_t allocated_bytes)
 {
-    if (pool->is_host)
-        return;
-    state_lock(&g_driver.machine);
-    memory_note(&g_driver.machine, pool->card, requested_bytes, allocated_bytes);
-    state_unlock(&g_driver.machine);
+    if (!pool->is_host)
+        driver_settle_memory(pool->card, requested_bytes, allocated_bytes, 0);
 }
 
 CUresult pool_make_room(CUmemoryPool pool, uint64_t size_bytes)
@@ -86,9 +75,7 @@ CUresult pool_take(CUmemoryPool pool, uint64_t size_bytes, uint64_t *ret_allocat
     const uint64_t granule_bytes = g_driver.machine.state->memory.granule_bytes;
     REQUIRE(size_bytes <= UINT64_MAX / 4, CUDA_ERROR_OUT_OF_MEMORY);
     const uint64_t rounded_bytes = (size_bytes + granule_bytes - 1) / granule_bytes * granule_bytes;
-    CUresult result = pool_make_room(pool, rounded_bytes);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(pool_make_room(pool, rounded_bytes));
     pool->used_bytes += rounded_bytes;
     if (pool->used_bytes > pool->used_high_bytes)
         pool->used_high_bytes = pool->used_bytes;
@@ -102,10 +89,8 @@ static void trim_to(CUmemoryPool pool, uint64_t keep_bytes)
     uint64_t target_bytes = stepped(pool->used_bytes > keep_bytes ? pool->used_bytes : keep_bytes);
     if (target_bytes >= pool->reserved_bytes)
         return;
-    state_lock(&g_driver.machine);
     if (!pool->is_host)
-        memory_unreserve(&g_driver.machine, pool->card, pool->reserved_bytes - target_bytes);
-    state_unlock(&g_driver.machine);
+        driver_settle_memory(pool->card, 0, 0, pool->reserved_bytes - target_bytes);
     pool->reserved_bytes = target_bytes;
 }
 
@@ -157,9 +142,9 @@ void pool_drop_card(CUcontext context)
             trim_to(pool, 0);
 }
 
-static CUresult require_pool(CUmemoryPool pool)
+static bool is_usable(CUmemoryPool pool)
 {
-    return object_is(pool, KIND_POOL) && !pool->is_destroyed ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return object_is(pool, KIND_POOL) && !pool->is_destroyed;
 }
 
 CUDA_EXPORT cuMemPoolCreate(CUmemoryPool *ret_pool, const CUmemPoolProps *properties)
@@ -184,7 +169,7 @@ CUDA_EXPORT cuMemPoolCreate(CUmemoryPool *ret_pool, const CUmemPoolProps *proper
 CUDA_EXPORT cuMemPoolDestroy(CUmemoryPool pool)
 {
     ENTER(cuMemPoolDestroy);
-    REQUIRE(require_pool(pool) == CUDA_SUCCESS && !pool->is_default && !pool->is_graph, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(is_usable(pool) && !pool->is_default && !pool->is_graph, CUDA_ERROR_INVALID_VALUE);
     driver_lock();
     for (int device = 0; device < driver_device_count(); device++)
         if (g_currents[device] == pool)
@@ -201,78 +186,35 @@ CUDA_EXPORT cuMemPoolDestroy(CUmemoryPool pool)
 CUDA_EXPORT cuMemPoolTrimTo(CUmemoryPool pool, size_t keep_bytes)
 {
     ENTER(cuMemPoolTrimTo);
-    REQUIRE(require_pool(pool) == CUDA_SUCCESS, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(is_usable(pool), CUDA_ERROR_INVALID_VALUE);
     driver_lock();
     trim_to(pool, keep_bytes > UINT64_MAX / 4 ? UINT64_MAX / 4 : keep_bytes);
     driver_unlock();
     return CUDA_SUCCESS;
 }
 
+/* Whether and how freed memory is used again early is not simulated: those attributes are invalid. */
 CUDA_EXPORT cuMemPoolGetAttribute(CUmemoryPool pool, int attribute, void *ret_value)
 {
     ENTER(cuMemPoolGetAttribute);
-    REQUIRE(require_pool(pool) == CUDA_SUCCESS && ret_value, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(is_usable(pool) && ret_value, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(attribute >= CU_MEMPOOL_ATTR_RELEASE_THRESHOLD && attribute <= CU_MEMPOOL_ATTR_USED_MEM_HIGH, CUDA_ERROR_INVALID_VALUE);
     driver_lock();
     const uint64_t values[] = {pool->release_threshold_bytes, pool->reserved_bytes, pool->reserved_high_bytes, pool->used_bytes,
                                pool->used_high_bytes};
-    CUresult result = CUDA_SUCCESS;
-    if (attribute >= CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES && attribute <= CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES)
-        *(int *)ret_value = pool->reuse[attribute - 1];
-    else if (attribute >= CU_MEMPOOL_ATTR_RELEASE_THRESHOLD && attribute <= CU_MEMPOOL_ATTR_USED_MEM_HIGH)
-        *(uint64_t *)ret_value = values[attribute - CU_MEMPOOL_ATTR_RELEASE_THRESHOLD];
-    else
-        result = CUDA_ERROR_INVALID_VALUE;
     driver_unlock();
-    return result;
+    *(uint64_t *)ret_value = values[attribute - CU_MEMPOOL_ATTR_RELEASE_THRESHOLD];
+    return CUDA_SUCCESS;
 }
 
 CUDA_EXPORT cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value)
 {
     ENTER(cuMemPoolSetAttribute);
-    REQUIRE(require_pool(pool) == CUDA_SUCCESS && value, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(is_usable(pool) && value && attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, CUDA_ERROR_INVALID_VALUE);
     driver_lock();
-    CUresult result = CUDA_SUCCESS;
-    if (attribute >= 1 && attribute <= 3)
-        pool->reuse[attribute - 1] = *(int *)value;
-    else if (attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
-        pool->release_threshold_bytes = *(uint64_t *)value;
-    else if (attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH && *(uint64_t *)value == 0)
-        pool->reserved_high_bytes = pool->reserved_bytes;
-    else if (attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH && *(uint64_t *)value == 0)
-        pool->used_high_bytes = pool->used_bytes;
-    else
-        result = CUDA_ERROR_INVALID_VALUE;
+    pool->release_threshold_bytes = *(uint64_t *)value;
     driver_unlock();
-    return result;
-}
-
-CUDA_EXPORT cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *access, size_t count)
-{
-    ENTER(cuMemPoolSetAccess);
-    REQUIRE(require_pool(pool) == CUDA_SUCCESS && (access || count == 0), CUDA_ERROR_INVALID_VALUE);
-    for (size_t i = 0; i < count; i++)
-        REQUIRE(access[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE && driver_card(access[i].location.id), CUDA_ERROR_INVALID_DEVICE);
-    return CUDA_SUCCESS; /* every card of the machine can reach every other */
-}
-
-CUDA_EXPORT cuMemPoolGetAccess(int *ret_flags, CUmemoryPool pool, CUmemLocation *location)
-{
-    ENTER(cuMemPoolGetAccess);
-    REQUIRE(require_pool(pool) == CUDA_SUCCESS && ret_flags && location, CUDA_ERROR_INVALID_VALUE);
-    REQUIRE(location->type == CU_MEM_LOCATION_TYPE_DEVICE && driver_card(location->id), CUDA_ERROR_INVALID_DEVICE);
-    *ret_flags = 3; /* read and write */
     return CUDA_SUCCESS;
-}
-
-CUDA_EXPORT cuDeviceGetDefaultMemPool(CUmemoryPool *ret_pool, CUdevice device)
-{
-    ENTER(cuDeviceGetDefaultMemPool);
-    REQUIRE(ret_pool, CUDA_ERROR_INVALID_VALUE);
-    REQUIRE(driver_card(device), CUDA_ERROR_INVALID_DEVICE);
-    driver_lock();
-    *ret_pool = pool_default(device);
-    driver_unlock();
-    return *ret_pool ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 static CUmemoryPool current_pool(CUdevice device)
@@ -280,90 +222,45 @@ static CUmemoryPool current_pool(CUdevice device)
     return g_currents[device] ? g_currents[device] : pool_default(device);
 }
 
-CUDA_EXPORT cuDeviceGetMemPool(CUmemoryPool *ret_pool, CUdevice device)
+static CUresult give_pool(CUmemoryPool *ret_pool, CUdevice device, CUmemoryPool (*find)(CUdevice))
 {
-    ENTER(cuDeviceGetMemPool);
     REQUIRE(ret_pool, CUDA_ERROR_INVALID_VALUE);
     REQUIRE(driver_card(device), CUDA_ERROR_INVALID_DEVICE);
     driver_lock();
-    *ret_pool = current_pool(device);
+    *ret_pool = find(device);
     driver_unlock();
     return *ret_pool ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
+
+ENTRY(cuDeviceGetDefaultMemPool, (CUmemoryPool *ret_pool, CUdevice device), give_pool(ret_pool, device, pool_default))
+ENTRY(cuDeviceGetMemPool, (CUmemoryPool *ret_pool, CUdevice device), give_pool(ret_pool, device, current_pool))
 
 CUDA_EXPORT cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool)
 {
     ENTER(cuDeviceSetMemPool);
     REQUIRE(driver_card(device), CUDA_ERROR_INVALID_DEVICE);
-    REQUIRE(require_pool(pool) == CUDA_SUCCESS && pool->device == device && !pool->is_host, CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(is_usable(pool) && pool->device == device && !pool->is_host, CUDA_ERROR_INVALID_VALUE);
     driver_lock();
     g_currents[device] = pool;
     driver_unlock();
     return CUDA_SUCCESS;
 }
 
-/* CUDA 13: the same by location. Current pools of the host, and pools of managed memory, do not exist here. */
-static CUresult check_pool_location(const CUmemLocation *location, int type)
+/* The device's current pool unless is_from_pool. */
+static CUresult allocate_async(CUdeviceptr *ret_address, size_t size_bytes, CUmemoryPool pool, bool is_from_pool, CUstream stream)
 {
-    REQUIRE(location, CUDA_ERROR_INVALID_VALUE);
-    REQUIRE(location->type == CU_MEM_LOCATION_TYPE_DEVICE && type == CU_MEM_ALLOCATION_TYPE_PINNED, CUDA_ERROR_NOT_SUPPORTED);
-    return driver_card(location->id) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
-}
-
-static CUresult give_pool(CUmemoryPool *ret_pool, const CUmemLocation *location, int type, CUmemoryPool (*find)(CUdevice))
-{
-    REQUIRE(ret_pool, CUDA_ERROR_INVALID_VALUE);
-    CUresult result = check_pool_location(location, type);
-    if (result != CUDA_SUCCESS)
-        return result;
-    driver_lock();
-    *ret_pool = find(location->id);
-    driver_unlock();
-    return *ret_pool ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-CUDA_EXPORT cuMemGetDefaultMemPool(CUmemoryPool *ret_pool, CUmemLocation *location, int type)
-{
-    ENTER(cuMemGetDefaultMemPool);
-    return give_pool(ret_pool, location, type, pool_default);
-}
-
-CUDA_EXPORT cuMemGetMemPool(CUmemoryPool *ret_pool, CUmemLocation *location, int type)
-{
-    ENTER(cuMemGetMemPool);
-    return give_pool(ret_pool, location, type, current_pool);
-}
-
-CUDA_EXPORT cuMemSetMemPool(CUmemLocation *location, int type, CUmemoryPool pool)
-{
-    ENTER(cuMemSetMemPool);
-    CUresult result = check_pool_location(location, type);
-    if (result != CUDA_SUCCESS)
-        return result;
-    REQUIRE(require_pool(pool) == CUDA_SUCCESS && pool->device == location->id && !pool->is_host, CUDA_ERROR_INVALID_VALUE);
-    driver_lock();
-    g_currents[location->id] = pool;
-    driver_unlock();
-    return CUDA_SUCCESS;
-}
-
-/* pool NULL = the device's current one. */
-static CUresult allocate_async(CUdeviceptr *ret_address, size_t size_bytes, CUmemoryPool pool, CUstream handle)
-{
-    CUstream stream;
-    REQUIRE(ret_address && size_bytes, CUDA_ERROR_INVALID_VALUE);
-    CUresult result = stream_resolve(handle, &stream);
-    if (result != CUDA_SUCCESS)
-        return result;
     bool is_captured = false;
-    result = graph_capture_allocate(stream, size_bytes, ret_address, &is_captured);
-    if (is_captured || result != CUDA_SUCCESS)
-        return result;
+    REQUIRE(!is_from_pool || is_usable(pool), CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(ret_address && size_bytes, CUDA_ERROR_INVALID_VALUE);
+    TRY(stream_resolve(stream, &stream));
+    TRY(graph_capture_allocate(stream, size_bytes, ret_address, &is_captured));
+    if (is_captured)
+        return CUDA_SUCCESS;
     driver_lock();
     if (!pool)
         pool = current_pool(stream->context->device);
     uint64_t allocated_bytes = 0;
-    result = pool ? pool_take(pool, size_bytes, &allocated_bytes) : (CUresult)CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = pool ? pool_take(pool, size_bytes, &allocated_bytes) : (CUresult)CUDA_ERROR_OUT_OF_MEMORY;
     if (result == CUDA_SUCCESS) {
         const struct heap_entry entry = {.size_bytes = size_bytes,
                                          .allocated_bytes = allocated_bytes,
@@ -379,58 +276,21 @@ static CUresult allocate_async(CUdeviceptr *ret_address, size_t size_bytes, CUme
     return result;
 }
 
-static CUresult free_async(CUdeviceptr address, CUstream handle)
+STREAM_ENTRY(cuMemAllocAsync, (CUdeviceptr *ret_address, size_t size_bytes, CUstream stream),
+             allocate_async(ret_address, size_bytes, NULL, false, stream))
+STREAM_ENTRY(cuMemAllocFromPoolAsync, (CUdeviceptr *ret_address, size_t size_bytes, CUmemoryPool pool, CUstream stream),
+             allocate_async(ret_address, size_bytes, pool, true, stream))
+
+static CUresult free_async(CUdeviceptr address, CUstream stream)
 {
-    CUstream stream;
-    CUresult result = stream_resolve(handle, &stream);
-    if (result != CUDA_SUCCESS)
-        return result;
-    bool is_captured = false;
-    result = graph_capture_free(stream, address, &is_captured);
-    if (is_captured || result != CUDA_SUCCESS)
-        return result;
-    driver_lock();
-    struct heap_entry *entry = heap_find(address, HEAP_POOL | HEAP_GRAPH | HEAP_DEVICE);
-    if (entry)
-        heap_release(entry);
-    driver_unlock();
-    return entry ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    CUgraphNode node;
+    TRY(stream_resolve(stream, &stream));
+    TRY(graph_capture(stream, CU_GRAPH_NODE_TYPE_MEM_FREE, &node));
+    if (node) {
+        node->address = address;
+        return CUDA_SUCCESS;
+    }
+    return heap_free(address, HEAP_POOL | HEAP_GRAPH | HEAP_DEVICE) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUDA_EXPORT cuMemAllocAsync(CUdeviceptr *ret_address, size_t size_bytes, CUstream stream)
-{
-    ENTER(cuMemAllocAsync);
-    return allocate_async(ret_address, size_bytes, NULL, stream);
-}
-
-CUDA_EXPORT cuMemAllocAsync_ptsz(CUdeviceptr *ret_address, size_t size_bytes, CUstream stream)
-{
-    ENTER(cuMemAllocAsync_ptsz);
-    return allocate_async(ret_address, size_bytes, NULL, stream_of_thread(stream));
-}
-
-CUDA_EXPORT cuMemAllocFromPoolAsync(CUdeviceptr *ret_address, size_t size_bytes, CUmemoryPool pool, CUstream stream)
-{
-    ENTER(cuMemAllocFromPoolAsync);
-    REQUIRE(require_pool(pool) == CUDA_SUCCESS, CUDA_ERROR_INVALID_VALUE);
-    return allocate_async(ret_address, size_bytes, pool, stream);
-}
-
-CUDA_EXPORT cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *ret_address, size_t size_bytes, CUmemoryPool pool, CUstream stream)
-{
-    ENTER(cuMemAllocFromPoolAsync_ptsz);
-    REQUIRE(require_pool(pool) == CUDA_SUCCESS, CUDA_ERROR_INVALID_VALUE);
-    return allocate_async(ret_address, size_bytes, pool, stream_of_thread(stream));
-}
-
-CUDA_EXPORT cuMemFreeAsync(CUdeviceptr address, CUstream stream)
-{
-    ENTER(cuMemFreeAsync);
-    return free_async(address, stream);
-}
-
-CUDA_EXPORT cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream)
-{
-    ENTER(cuMemFreeAsync_ptsz);
-    return free_async(address, stream_of_thread(stream));
-}
+STREAM_ENTRY(cuMemFreeAsync, (CUdeviceptr address, CUstream stream), free_async(address, stream))

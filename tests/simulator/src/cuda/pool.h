@@ -10,12 +10,11 @@ struct CUmemPoolHandle_st {
     struct object head;
     CUdevice device;
     uint32_t card;
-    bool is_default, is_graph, is_imported, is_destroyed;
+    bool is_default, is_graph, is_destroyed;
     bool is_host; /* its memory is the machine's, not a card's */
     uint64_t max_bytes; /* 0 = no own limit */
     uint64_t used_bytes, used_high_bytes, reserved_bytes, reserved_high_bytes, release_threshold_bytes;
     uint64_t mapped_bytes; /* of graphs: what executable graphs keep mapped, used or not; they may share it */
-    int reuse[3];
     CUmemoryPool next;
 };
 

@@ -1,6 +1,6 @@
 /* route.c - cuGetProcAddress: from a name, a CUDA version and a default-stream flag to the one symbol of that very ABI.
  *
- * The table is route_table.c. The answer is the newest ABI whose version is not above the one asked for; a version above the driver's is
+ * The table is symbols.c. The answer is the newest ABI whose version is not above the one asked for; a version above the driver's is
  * an invalid value, so that an ABI newer than the driver is never replaced by an older one. Public rules: CUDA driver API, "Driver Entry
  * Point Access" (11.7 for the first ABI, 12.9 for the second, 13.4 for versions above the driver's). */
 #include "route.h"
@@ -38,9 +38,7 @@ static CUresult resolve(const char *name, void **ret_entry, int version, uint64_
     REQUIRE(flags <= CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, CUDA_ERROR_INVALID_VALUE);
     *ret_entry = NULL;
     int driver_version = 0;
-    CUresult result = driver_cuda_version(&driver_version);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(driver_cuda_version(&driver_version));
     REQUIRE(version <= driver_version, CUDA_ERROR_INVALID_VALUE);
     bool is_known = false;
     const struct route *route = NULL;
@@ -55,49 +53,46 @@ static CUresult resolve(const char *name, void **ret_entry, int version, uint64_
     return CUDA_SUCCESS;
 }
 
+/* Callable before cuInit, as the runtime does. */
+#define UNREADY_ENTRY(symbol, parameters, call) \
+    CUDA_EXPORT symbol parameters               \
+    {                                           \
+        ENTER_UNREADY(symbol);                  \
+        return call;                            \
+    }
+
 /* The first ABI (CUDA 11.3) answers "not found" as an error ... */
 static CUresult resolve_or_fail(const char *name, void **ret_entry, int version, uint64_t flags)
 {
     int status = CU_GET_PROC_ADDRESS_SUCCESS;
-    CUresult result = resolve(name, ret_entry, version, flags, &status);
-    return result == CUDA_SUCCESS && status != CU_GET_PROC_ADDRESS_SUCCESS ? (CUresult)CUDA_ERROR_NOT_FOUND : result;
+    TRY(resolve(name, ret_entry, version, flags, &status));
+    return status == CU_GET_PROC_ADDRESS_SUCCESS ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
 /* ... the second (CUDA 12) as success with a NULL pointer and a status. */
 static CUresult resolve_with_status(const char *name, void **ret_entry, int version, uint64_t flags, int *ret_status)
 {
     int status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
-    CUresult result = resolve(name, ret_entry, version, flags, &status);
-    if (result == CUDA_SUCCESS && ret_status)
+    TRY(resolve(name, ret_entry, version, flags, &status));
+    if (ret_status)
         *ret_status = status;
-    return result;
+    return CUDA_SUCCESS;
 }
 
-/* Callable before cuInit, as the runtime does. */
-CUDA_EXPORT cuGetProcAddress(const char *name, void **ret_entry, int version, uint64_t flags)
+/* NVIDIA's headers make the twins inline functions that set the flag; the names are exported for completeness. */
+static uint64_t flags_of_thread(uint64_t flags)
 {
-    ENTER_UNREADY(cuGetProcAddress);
-    return resolve_or_fail(name, ret_entry, version, flags);
+    return flags ? flags : CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
 }
 
-CUDA_EXPORT cuGetProcAddress_v2(const char *name, void **ret_entry, int version, uint64_t flags, int *ret_status)
-{
-    ENTER_UNREADY(cuGetProcAddress_v2);
-    return resolve_with_status(name, ret_entry, version, flags, ret_status);
-}
-
-/* NVIDIA's headers make these two inline functions that set the flag; the names are exported for completeness. */
-CUDA_EXPORT cuGetProcAddress_ptsz(const char *name, void **ret_entry, int version, uint64_t flags)
-{
-    ENTER_UNREADY(cuGetProcAddress_ptsz);
-    return resolve_or_fail(name, ret_entry, version, flags ? flags : CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
-}
-
-CUDA_EXPORT cuGetProcAddress_v2_ptsz(const char *name, void **ret_entry, int version, uint64_t flags, int *ret_status)
-{
-    ENTER_UNREADY(cuGetProcAddress_v2_ptsz);
-    return resolve_with_status(name, ret_entry, version, flags ? flags : CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, ret_status);
-}
+UNREADY_ENTRY(cuGetProcAddress, (const char *name, void **ret_entry, int version, uint64_t flags),
+              resolve_or_fail(name, ret_entry, version, flags))
+UNREADY_ENTRY(cuGetProcAddress_ptsz, (const char *name, void **ret_entry, int version, uint64_t flags),
+              resolve_or_fail(name, ret_entry, version, flags_of_thread(flags)))
+UNREADY_ENTRY(cuGetProcAddress_v2, (const char *name, void **ret_entry, int version, uint64_t flags, int *ret_status),
+              resolve_with_status(name, ret_entry, version, flags, ret_status))
+UNREADY_ENTRY(cuGetProcAddress_v2_ptsz, (const char *name, void **ret_entry, int version, uint64_t flags, int *ret_status),
+              resolve_with_status(name, ret_entry, version, flags_of_thread(flags), ret_status))
 
 /* The runtime's private tables are NVIDIA's secret and end in an integrity check: there are none here. */
 CUDA_EXPORT cuGetExportTable(const void **ret_table, const CUuuid *id)

@@ -4,7 +4,7 @@
 
 #include "driver.h"
 
-enum routing { ROUTE_LEGACY, ROUTE_PER_THREAD, ROUTE_UNROUTED };
+enum routing { ROUTE_LEGACY, ROUTE_PER_THREAD };
 
 struct route {
     const char *asked;

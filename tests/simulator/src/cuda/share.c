@@ -42,13 +42,13 @@ static bool is_exporter_alive(const struct ipc_record *record)
     return is_alive;
 }
 
-/* Opened again in one process, the same memory has the same address; flags counts the openings. */
+/* Opened again in one process, the same memory has the same address; openings counts how often. */
 static CUresult enter_ipc(const struct ipc_record *record, CUcontext context, CUdeviceptr *ret_address)
 {
     void *const source = (void *)(uintptr_t)(record->id << 20 | record->slot << 2);
     struct heap_entry *known = heap_find_owner(source, HEAP_IPC);
     if (known) {
-        known->flags++;
+        known->openings++;
         *ret_address = known->address;
         return CUDA_SUCCESS;
     }
@@ -57,18 +57,17 @@ static CUresult enter_ipc(const struct ipc_record *record, CUcontext context, CU
                                      .card = context->card,
                                      .kind = HEAP_IPC,
                                      .owner = source,
-                                     .flags = 1};
+                                     .openings = 1};
     return heap_enter(&entry, g_driver.machine.state->memory.block_bytes, ret_address);
 }
 
-static CUresult open_memory(CUdeviceptr *ret_address, CUipcMemHandle handle, unsigned flags)
+CUDA_EXPORT cuIpcOpenMemHandle_v2(CUdeviceptr *ret_address, CUipcMemHandle handle, unsigned flags)
 {
+    ENTER(cuIpcOpenMemHandle_v2);
     struct ipc_record record;
     CUcontext context;
     REQUIRE(ret_address && flags == 1, CUDA_ERROR_INVALID_VALUE); /* CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS is the only flag */
-    CUresult result = context_require(&context);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(context_require(&context));
     memcpy(&record, &handle, sizeof record);
     REQUIRE(record.magic == IPC_MAGIC, CUDA_ERROR_INVALID_HANDLE);
     REQUIRE(record.slot != g_driver.machine.slot_index || record.generation != g_driver.machine.slot->generation,
@@ -76,21 +75,9 @@ static CUresult open_memory(CUdeviceptr *ret_address, CUipcMemHandle handle, uns
     REQUIRE(is_exporter_alive(&record), CUDA_ERROR_INVALID_HANDLE);
     REQUIRE(memcmp(record.uuid, g_driver.machine.state->cards[context->card].uuid, sizeof record.uuid) == 0, CUDA_ERROR_INVALID_DEVICE);
     driver_lock();
-    result = enter_ipc(&record, context, ret_address);
+    CUresult result = enter_ipc(&record, context, ret_address);
     driver_unlock();
     return result;
-}
-
-CUDA_EXPORT cuIpcOpenMemHandle(CUdeviceptr *ret_address, CUipcMemHandle handle, unsigned flags)
-{
-    ENTER(cuIpcOpenMemHandle);
-    return open_memory(ret_address, handle, flags);
-}
-
-CUDA_EXPORT cuIpcOpenMemHandle_v2(CUdeviceptr *ret_address, CUipcMemHandle handle, unsigned flags)
-{
-    ENTER(cuIpcOpenMemHandle_v2);
-    return open_memory(ret_address, handle, flags);
 }
 
 CUDA_EXPORT cuIpcCloseMemHandle(CUdeviceptr address)
@@ -99,7 +86,7 @@ CUDA_EXPORT cuIpcCloseMemHandle(CUdeviceptr address)
     driver_lock();
     struct heap_entry *entry = heap_find(address, HEAP_IPC);
     const bool is_open = entry != NULL;
-    if (is_open && --entry->flags == 0)
+    if (is_open && --entry->openings == 0)
         heap_release(entry);
     driver_unlock();
     return is_open ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
@@ -134,9 +121,7 @@ CUDA_EXPORT cuImportExternalMemory(CUexternalMemory *ret_memory, const struct ex
     CUcontext context;
     REQUIRE(ret_memory && descriptor && descriptor->size_bytes, CUDA_ERROR_INVALID_VALUE);
     REQUIRE(descriptor->type == 1 /* opaque file descriptor */, CUDA_ERROR_NOT_SUPPORTED);
-    CUresult result = context_require(&context);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(context_require(&context));
     CUexternalMemory memory = object_new(KIND_EXTERNAL, sizeof *memory);
     REQUIRE(memory, CUDA_ERROR_OUT_OF_MEMORY);
     memory->size_bytes = descriptor->size_bytes;
@@ -152,13 +137,11 @@ CUDA_EXPORT cuExternalMemoryGetMappedBuffer(CUdeviceptr *ret_address, CUexternal
     REQUIRE(ret_address && buffer && buffer->size_bytes, CUDA_ERROR_INVALID_VALUE);
     REQUIRE(object_is(memory, KIND_EXTERNAL), CUDA_ERROR_INVALID_HANDLE);
     REQUIRE(buffer->offset <= memory->size_bytes && buffer->size_bytes <= memory->size_bytes - buffer->offset, CUDA_ERROR_INVALID_VALUE);
-    CUresult result = context_require(&context);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(context_require(&context));
     const struct heap_entry entry = {
         .size_bytes = buffer->size_bytes, .context = context, .card = context->card, .kind = HEAP_EXTERNAL, .owner = memory};
     driver_lock();
-    result = heap_enter(&entry, g_driver.machine.state->memory.block_bytes, ret_address);
+    CUresult result = heap_enter(&entry, g_driver.machine.state->memory.block_bytes, ret_address);
     driver_unlock();
     return result;
 }

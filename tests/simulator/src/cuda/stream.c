@@ -2,7 +2,7 @@
  *
  * All streams of a process feed one queue per card, in call order; a stream remembers its newest ticket. Waiting sleeps until the end
  * that the timeline foretells and looks again, because another tenant may have come in between; it never spins.
- * Threads: last_ticket and events change under state_lock(). Next: stream_query.c, and capture.c for streams that capture. */
+ * Threads: last_ticket and events change under state_lock(). Next: capture.c for streams that capture. */
 #include <errno.h>
 #include <sys/prctl.h>
 #include <time.h>
@@ -21,13 +21,11 @@ static __thread struct {
 } t_streams[THREAD_STREAMS];
 static __thread unsigned t_next_stream;
 
-CUresult stream_create(CUcontext context, unsigned flags, int priority, CUstream *ret_stream)
+CUresult stream_create(CUcontext context, CUstream *ret_stream)
 {
     CUstream stream = object_new(KIND_STREAM, sizeof *stream);
     REQUIRE(stream, CUDA_ERROR_OUT_OF_MEMORY);
     stream->context = context;
-    stream->flags = flags;
-    stream->priority = priority > 0 ? 0 : priority < -5 ? -5 : priority;
     context_add_stream(stream);
     *ret_stream = stream;
     return CUDA_SUCCESS;
@@ -41,7 +39,7 @@ static CUresult stream_of_this_thread(CUcontext context, CUstream *ret_stream)
             return CUDA_SUCCESS;
         }
     driver_lock();
-    CUresult result = stream_create(context, 1 /* non-blocking */, 0, ret_stream);
+    CUresult result = stream_create(context, ret_stream);
     driver_unlock();
     if (result != CUDA_SUCCESS)
         return result;
@@ -57,9 +55,7 @@ CUresult stream_resolve(CUstream handle, CUstream *ret_stream)
 {
     if (handle == NULL || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD) {
         CUcontext context;
-        CUresult result = context_require(&context);
-        if (result != CUDA_SUCCESS)
-            return result;
+        TRY(context_require(&context));
         if (handle == CU_STREAM_PER_THREAD)
             return stream_of_this_thread(context, ret_stream);
         *ret_stream = context->legacy_stream;
@@ -182,36 +178,24 @@ CUresult stream_submit(CUstream stream, int64_t duration_ns, CUevent event, bool
         state_unlock(&g_driver.machine);
         if (!error)
             return CUDA_SUCCESS;
-        CUresult result = stream_wait_ticket(context, oldest); /* the queue is full: room comes with its oldest piece */
-        if (result != CUDA_SUCCESS)
-            return result;
+        TRY(stream_wait_ticket(context, oldest)); /* the queue is full: room comes with its oldest piece */
     }
 }
 
-static CUresult create(CUstream *ret_stream, unsigned flags, int priority)
+/* Blocking or not, and of whatever priority: all feed one queue. */
+static CUresult create(CUstream *ret_stream, unsigned flags)
 {
     CUcontext context;
     REQUIRE(ret_stream && flags <= 1, CUDA_ERROR_INVALID_VALUE);
-    CUresult result = context_require(&context);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(context_require(&context));
     driver_lock();
-    result = stream_create(context, flags, priority, ret_stream);
+    CUresult result = stream_create(context, ret_stream);
     driver_unlock();
     return result;
 }
 
-CUDA_EXPORT cuStreamCreate(CUstream *ret_stream, unsigned flags)
-{
-    ENTER(cuStreamCreate);
-    return create(ret_stream, flags, 0);
-}
-
-CUDA_EXPORT cuStreamCreateWithPriority(CUstream *ret_stream, unsigned flags, int priority)
-{
-    ENTER(cuStreamCreateWithPriority);
-    return create(ret_stream, flags, priority);
-}
+ENTRY(cuStreamCreate, (CUstream *ret_stream, unsigned flags), create(ret_stream, flags))
+ENTRY(cuStreamCreateWithPriority, (CUstream *ret_stream, unsigned flags, int priority), ((void)priority, create(ret_stream, flags)))
 
 /* Its work goes on; only the handle dies. */
 static CUresult destroy(CUstream stream)
@@ -225,63 +209,28 @@ static CUresult destroy(CUstream stream)
     return CUDA_SUCCESS;
 }
 
-CUDA_EXPORT cuStreamDestroy(CUstream stream)
-{
-    ENTER(cuStreamDestroy);
-    return destroy(stream);
-}
+ENTRY(cuStreamDestroy, (CUstream stream), destroy(stream))
+ENTRY(cuStreamDestroy_v2, (CUstream stream), destroy(stream))
 
-CUDA_EXPORT cuStreamDestroy_v2(CUstream stream)
+static CUresult synchronize(CUstream stream)
 {
-    ENTER(cuStreamDestroy_v2);
-    return destroy(stream);
-}
-
-static CUresult synchronize(CUstream handle)
-{
-    CUstream stream;
-    CUresult result = stream_resolve(handle, &stream);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(stream_resolve(stream, &stream));
     REQUIRE(!stream->capture, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     CUcontext context = stream->context;
-    result = stream_wait_ticket(context, stream->last_ticket);
+    CUresult result = stream_wait_ticket(context, stream->last_ticket);
     callback_wait(stream);
     pool_trim_after_sync(context);
     return result;
 }
 
-CUDA_EXPORT cuStreamSynchronize(CUstream stream)
-{
-    ENTER(cuStreamSynchronize);
-    return synchronize(stream);
-}
+STREAM_ENTRY(cuStreamSynchronize, (CUstream stream), synchronize(stream))
 
-CUDA_EXPORT cuStreamSynchronize_ptsz(CUstream stream)
+static CUresult query(CUstream stream)
 {
-    ENTER(cuStreamSynchronize_ptsz);
-    return synchronize(stream_of_thread(stream));
-}
-
-static CUresult query(CUstream handle)
-{
-    CUstream stream;
-    CUresult result = stream_resolve(handle, &stream);
-    if (result != CUDA_SUCCESS)
-        return result;
+    TRY(stream_resolve(stream, &stream));
     REQUIRE(!stream->capture, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
-    return stream_is_ticket_done(stream->context, stream->last_ticket) && !callback_is_pending(stream) ? CUDA_SUCCESS
-                                                                                                      : CUDA_ERROR_NOT_READY;
+    bool is_done = stream_is_ticket_done(stream->context, stream->last_ticket) && !callback_is_pending(stream);
+    return is_done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
-CUDA_EXPORT cuStreamQuery(CUstream stream)
-{
-    ENTER(cuStreamQuery);
-    return query(stream);
-}
-
-CUDA_EXPORT cuStreamQuery_ptsz(CUstream stream)
-{
-    ENTER(cuStreamQuery_ptsz);
-    return query(stream_of_thread(stream));
-}
+STREAM_ENTRY(cuStreamQuery, (CUstream stream), query(stream))

@@ -51,31 +51,16 @@ static nvmlReturn_t attach(void)
     return NVML_SUCCESS;
 }
 
-static int32_t injected(const char *symbol)
-{
-    if (!atomic_load_explicit(&g_machine.state->injections_armed, memory_order_relaxed))
-        return 0;
-    state_lock(&g_machine);
-    int32_t error = state_injected_error(&g_machine, symbol);
-    state_unlock(&g_machine);
-    return error;
-}
-
 static nvmlReturn_t init(const char *symbol)
 {
     pthread_mutex_lock(&g_mutex);
     nvmlReturn_t result = g_machine.state ? NVML_SUCCESS : attach();
     if (result == NVML_SUCCESS)
-        result = injected(symbol);
+        result = state_injected_error(&g_machine, symbol);
     if (result == NVML_SUCCESS)
         g_users++;
     pthread_mutex_unlock(&g_mutex);
     return result;
-}
-
-NVML_EXPORT nvmlInit(void)
-{
-    return init("nvmlInit");
 }
 
 NVML_EXPORT nvmlInit_v2(void)
@@ -109,7 +94,7 @@ nvmlReturn_t nvml_enter(const char *symbol)
         if (result != NVML_SUCCESS)
             return result;
     }
-    return injected(symbol);
+    return state_injected_error(&g_machine, symbol);
 }
 
 nvmlDevice_t nvml_device(uint32_t index)
@@ -161,30 +146,15 @@ __attribute__((visibility("default"))) const char *nvmlErrorString(nvmlReturn_t 
     return "Unknown Error";
 }
 
-NVML_EXPORT nvmlSystemGetDriverVersion(char *ret_version, unsigned size_bytes)
-{
-    ENTER(nvmlSystemGetDriverVersion);
-    return nvml_text(ret_version, size_bytes, g_machine.state->driver_version);
-}
+ENTRY(nvmlSystemGetDriverVersion, (char *ret_version, unsigned size_bytes),
+      nvml_text(ret_version, size_bytes, g_machine.state->driver_version))
 
-NVML_EXPORT nvmlSystemGetNVMLVersion(char *ret_version, unsigned size_bytes)
+static nvmlReturn_t cuda_version(int *ret_version)
 {
-    ENTER(nvmlSystemGetNVMLVersion);
-    return nvml_text(ret_version, size_bytes, g_machine.state->nvml_version);
-}
-
-NVML_EXPORT nvmlSystemGetCudaDriverVersion(int *ret_version)
-{
-    ENTER(nvmlSystemGetCudaDriverVersion);
     REQUIRE(ret_version, NVML_ERROR_INVALID_ARGUMENT);
     *ret_version = g_machine.state->cuda_version;
     return NVML_SUCCESS;
 }
 
-NVML_EXPORT nvmlSystemGetCudaDriverVersion_v2(int *ret_version)
-{
-    ENTER(nvmlSystemGetCudaDriverVersion_v2);
-    REQUIRE(ret_version, NVML_ERROR_INVALID_ARGUMENT);
-    *ret_version = g_machine.state->cuda_version;
-    return NVML_SUCCESS;
-}
+ENTRY(nvmlSystemGetCudaDriverVersion, (int *ret_version), cuda_version(ret_version))
+ENTRY(nvmlSystemGetCudaDriverVersion_v2, (int *ret_version), cuda_version(ret_version))

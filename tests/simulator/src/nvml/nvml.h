@@ -29,6 +29,13 @@ nvmlReturn_t nvml_enter(const char *symbol);
         if (refused_ != NVML_SUCCESS)              \
             return refused_;                       \
     } while (0)
+/* A call that is one expression. */
+#define ENTRY(symbol, parameters, call) \
+    NVML_EXPORT symbol parameters       \
+    {                                   \
+        ENTER(symbol);                  \
+        return call;                    \
+    }
 #define REQUIRE(condition, error) \
     do {                          \
         if (!(condition))         \
@@ -40,6 +47,15 @@ nvmlDevice_t nvml_device(uint32_t index); /* NULL beyond the last visible card *
 
 /* The card behind a handle. INVALID_ARGUMENT, or GPU_IS_LOST. */
 nvmlReturn_t nvml_card(nvmlDevice_t device, struct sim_card **ret_card);
+
+/* The same, or return. */
+#define CARD(device, card)                                \
+    struct sim_card *card;                                \
+    do {                                                  \
+        nvmlReturn_t missing_ = nvml_card(device, &card); \
+        if (missing_ != NVML_SUCCESS)                     \
+            return missing_;                              \
+    } while (0)
 
 /* Before the machine's lock is taken: finds out what nvml_pid_of() will say. */
 void nvml_resolve_pids(void);

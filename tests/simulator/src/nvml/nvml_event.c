@@ -29,25 +29,11 @@ NVML_EXPORT nvmlEventSetFree(nvmlEventSet_t set)
     return NVML_SUCCESS;
 }
 
-/* XIDs, and the ECC errors that a program usually asks for with them; only XIDs ever come. */
-NVML_EXPORT nvmlDeviceGetSupportedEventTypes(nvmlDevice_t device, unsigned long long *ret_types)
-{
-    ENTER(nvmlDeviceGetSupportedEventTypes);
-    struct sim_card *card;
-    nvmlReturn_t result = nvml_card(device, &card);
-    REQUIRE(ret_types, NVML_ERROR_INVALID_ARGUMENT);
-    if (result == NVML_SUCCESS)
-        *ret_types = NVML_EVENT_XID | 0x1 | 0x2;
-    return result;
-}
-
+/* Only XIDs ever come. */
 NVML_EXPORT nvmlDeviceRegisterEvents(nvmlDevice_t device, unsigned long long types, nvmlEventSet_t set)
 {
     ENTER(nvmlDeviceRegisterEvents);
-    struct sim_card *card;
-    nvmlReturn_t result = nvml_card(device, &card);
-    if (result != NVML_SUCCESS)
-        return result;
+    CARD(device, card);
     REQUIRE(set, NVML_ERROR_INVALID_ARGUMENT);
     if (types & NVML_EVENT_XID) {
         set->is_watched[device->card] = true;
@@ -79,8 +65,9 @@ static bool take_event(nvmlEventSet_t set, nvmlEventData_t *ret_event)
     return false;
 }
 
-static nvmlReturn_t wait_for_event(nvmlEventSet_t set, nvmlEventData_t *ret_event, unsigned timeout_ms)
+NVML_EXPORT nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *ret_event, unsigned timeout_ms)
 {
+    ENTER(nvmlEventSetWait_v2);
     struct sim_machine *machine = nvml_machine();
     const int64_t deadline_ns = state_now_ns() + (int64_t)timeout_ms * 1000000;
     REQUIRE(set && ret_event, NVML_ERROR_INVALID_ARGUMENT);
@@ -97,16 +84,4 @@ static nvmlReturn_t wait_for_event(nvmlEventSet_t set, nvmlEventData_t *ret_even
         const struct timespec timeout = {.tv_sec = left_ns / 1000000000, .tv_nsec = left_ns % 1000000000};
         syscall(SYS_futex, &machine->state->event_word, FUTEX_WAIT, word, &timeout, NULL, 0);
     }
-}
-
-NVML_EXPORT nvmlEventSetWait(nvmlEventSet_t set, nvmlEventData_t *ret_event, unsigned timeout_ms)
-{
-    ENTER(nvmlEventSetWait);
-    return wait_for_event(set, ret_event, timeout_ms);
-}
-
-NVML_EXPORT nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *ret_event, unsigned timeout_ms)
-{
-    ENTER(nvmlEventSetWait_v2);
-    return wait_for_event(set, ret_event, timeout_ms);
 }

@@ -10,9 +10,10 @@ static bool is_on_card(const struct sim_slot *slot, uint32_t card)
     return slot->live && slot->usage[card].contexts > 0;
 }
 
+typedef void (*emit_fn)(void *list, unsigned i, uint32_t pid, uint64_t used_bytes);
+
 /* Calls emit for every process on the card; returns how many there are. */
-static unsigned list_processes(nvmlDevice_t device, unsigned room, void (*emit)(void *list, unsigned i, uint32_t pid, uint64_t used_bytes),
-                               void *list)
+static unsigned list_processes(nvmlDevice_t device, unsigned room, emit_fn emit, void *list)
 {
     struct sim_machine *machine = nvml_machine();
     unsigned count = 0;
@@ -31,13 +32,10 @@ static unsigned list_processes(nvmlDevice_t device, unsigned room, void (*emit)(
     return count;
 }
 
-static nvmlReturn_t give_list(nvmlDevice_t device, unsigned *count, void (*emit)(void *, unsigned, uint32_t, uint64_t),
-                              void *list)
+static nvmlReturn_t give_list(nvmlDevice_t device, unsigned *count, emit_fn emit, void *list)
 {
-    struct sim_card *card;
-    nvmlReturn_t result = nvml_card(device, &card);
-    if (result != NVML_SUCCESS)
-        return result;
+    CARD(device, card);
+    (void)card;
     REQUIRE(count && (list || *count == 0), NVML_ERROR_INVALID_ARGUMENT);
     unsigned room = *count;
     *count = list_processes(device, room, emit, list);
@@ -57,49 +55,29 @@ static void emit_v2(void *list, unsigned i, uint32_t pid, uint64_t used_bytes)
                                                                .compute_instance = NVML_NO_INSTANCE};
 }
 
-NVML_EXPORT nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v1_t *list)
-{
-    ENTER(nvmlDeviceGetComputeRunningProcesses);
-    return give_list(device, count, emit_v1, list);
-}
-
-NVML_EXPORT nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v2_t *list)
-{
-    ENTER(nvmlDeviceGetComputeRunningProcesses_v2);
-    return give_list(device, count, emit_v2, list);
-}
-
-NVML_EXPORT nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v2_t *list)
-{
-    ENTER(nvmlDeviceGetComputeRunningProcesses_v3);
-    return give_list(device, count, emit_v2, list);
-}
+ENTRY(nvmlDeviceGetComputeRunningProcesses, (nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v1_t *list),
+      give_list(device, count, emit_v1, list))
+ENTRY(nvmlDeviceGetComputeRunningProcesses_v2, (nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v2_t *list),
+      give_list(device, count, emit_v2, list))
+ENTRY(nvmlDeviceGetComputeRunningProcesses_v3, (nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v2_t *list),
+      give_list(device, count, emit_v2, list))
 
 /* No graphics and no MPS here. */
 static nvmlReturn_t give_nothing(nvmlDevice_t device, unsigned *count)
 {
-    struct sim_card *card;
-    nvmlReturn_t result = nvml_card(device, &card);
-    if (result != NVML_SUCCESS)
-        return result;
+    CARD(device, card);
+    (void)card;
     REQUIRE(count, NVML_ERROR_INVALID_ARGUMENT);
     *count = 0;
     return NVML_SUCCESS;
 }
 
-#define EMPTY_LIST(symbol)                                                \
-    NVML_EXPORT symbol(nvmlDevice_t device, unsigned *count, void *list)  \
-    {                                                                     \
-        ENTER(symbol);                                                    \
-        (void)list;                                                       \
-        return give_nothing(device, count);                               \
-    }
-EMPTY_LIST(nvmlDeviceGetGraphicsRunningProcesses)
-EMPTY_LIST(nvmlDeviceGetGraphicsRunningProcesses_v2)
-EMPTY_LIST(nvmlDeviceGetGraphicsRunningProcesses_v3)
-EMPTY_LIST(nvmlDeviceGetMPSComputeRunningProcesses)
-EMPTY_LIST(nvmlDeviceGetMPSComputeRunningProcesses_v2)
-EMPTY_LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3)
+ENTRY(nvmlDeviceGetGraphicsRunningProcesses, (nvmlDevice_t device, unsigned *count, void *list), ((void)list, give_nothing(device, count)))
+ENTRY(nvmlDeviceGetGraphicsRunningProcesses_v2, (nvmlDevice_t device, unsigned *count, void *list), ((void)list, give_nothing(device, count)))
+ENTRY(nvmlDeviceGetGraphicsRunningProcesses_v3, (nvmlDevice_t device, unsigned *count, void *list), ((void)list, give_nothing(device, count)))
+ENTRY(nvmlDeviceGetMPSComputeRunningProcesses, (nvmlDevice_t device, unsigned *count, void *list), ((void)list, give_nothing(device, count)))
+ENTRY(nvmlDeviceGetMPSComputeRunningProcesses_v2, (nvmlDevice_t device, unsigned *count, void *list), ((void)list, give_nothing(device, count)))
+ENTRY(nvmlDeviceGetMPSComputeRunningProcesses_v3, (nvmlDevice_t device, unsigned *count, void *list), ((void)list, give_nothing(device, count)))
 
 NVML_EXPORT nvmlSystemGetProcessName(unsigned pid, char *ret_name, unsigned size_bytes)
 {
@@ -127,8 +105,11 @@ static int64_t wall_clock_offset_ns(void)
 }
 
 /* One entry per process: the mean of its published samples that ended after last_seen_us. *count is the room, then the number found. */
-static nvmlReturn_t write_utilisation(nvmlDevice_t device, nvmlProcessUtilizationSample_t *list, unsigned *count, uint64_t last_seen_us)
+static nvmlReturn_t give_utilisation(nvmlDevice_t device, nvmlProcessUtilizationSample_t *list, unsigned *count, uint64_t last_seen_us)
 {
+    CARD(device, card);
+    (void)card;
+    REQUIRE(count, NVML_ERROR_INVALID_ARGUMENT);
     struct sim_machine *machine = nvml_machine();
     struct sim_state *state = machine->state;
     const int64_t now_ns = state_now_ns(), offset_ns = wall_clock_offset_ns();
@@ -157,14 +138,6 @@ static nvmlReturn_t write_utilisation(nvmlDevice_t device, nvmlProcessUtilizatio
     return found == 0 ? NVML_ERROR_NOT_FOUND : found > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }
 
-NVML_EXPORT nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *list, unsigned *count,
-                                            unsigned long long last_seen_us)
-{
-    ENTER(nvmlDeviceGetProcessUtilization);
-    struct sim_card *card;
-    nvmlReturn_t result = nvml_card(device, &card);
-    if (result != NVML_SUCCESS)
-        return result;
-    REQUIRE(count, NVML_ERROR_INVALID_ARGUMENT);
-    return write_utilisation(device, list, count, last_seen_us);
-}
+ENTRY(nvmlDeviceGetProcessUtilization,
+      (nvmlDevice_t device, nvmlProcessUtilizationSample_t *list, unsigned *count, unsigned long long last_seen_us),
+      give_utilisation(device, list, count, last_seen_us))

@@ -73,32 +73,25 @@ struct plan {
 
 static int fill(struct sim_state *state, const struct plan *plan, struct arguments *arguments)
 {
-    char error[512], models[512];
-    if (profile_read_model(plan->profiles, state, error, sizeof error) < 0 ||
-        profile_read_driver(plan->profiles, plan->driver, state, error, sizeof error) < 0)
-        return fail("%s", error);
+    char models[512];
+    const char *model = NULL, *refused = profile_read_model(plan->profiles, state);
+    refused = refused ? refused : profile_read_driver(plan->profiles, plan->driver, state);
     snprintf(models, sizeof models, "%s", plan->models);
     char *cursor = models;
-    const char *model = NULL;
-    for (uint32_t i = 0; i < plan->count; i++) {
+    for (uint32_t i = 0; !refused && i < plan->count; i++) {
         char *next = strsep(&cursor, ",");
         model = next ? next : model; /* the last one is repeated */
-        if (profile_read_card(plan->profiles, model, &state->cards[i], state, error, sizeof error) < 0)
-            return fail("%s", error);
+        refused = profile_read_card(plan->profiles, model, &state->cards[i], state);
         name_card(&state->cards[i], plan->seed, i, (uint32_t)plan->count);
     }
+    if (refused)
+        return fail("%s", refused);
     state->card_count = (uint32_t)plan->count;
     state->device_nodes_required = plan->need_device_nodes;
-    for (const char *setting; (setting = take_option(arguments, "--set"));) {
-        char key[128];
-        const char *equals = strchr(setting, '=');
-        if (!equals || (size_t)(equals - setting) >= sizeof key)
-            return fail("--set is \"%s\", expected KEY=VALUE", setting);
-        snprintf(key, sizeof key, "%.*s", (int)(equals - setting), setting);
+    for (const char *setting; (setting = take_option(arguments, "--set"));)
         for (uint32_t i = 0; i < state->card_count; i++)
-            if (profile_set(state, &state->cards[i], key, equals + 1, error, sizeof error) != 0)
-                return fail("--set %s: %s", setting, error);
-    }
+            if ((refused = profile_set(state, &state->cards[i], setting)))
+                return fail("--set %s: %s", setting, refused);
     return 0;
 }
 
@@ -120,9 +113,7 @@ static int write_machine(const char *path, const struct plan *plan, struct argum
     if (result == 0) {
         struct stat status;
         state->abi = SIM_ABI;
-        state->size_bytes = sizeof *state;
         state->pid_namespace = old_libc_stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : 0;
-        state->created_ns = state_now_ns();
         state->magic = SIM_MAGIC;
         if (rename(fresh, path) < 0)
             result = fail("cannot put the machine at '%s': %s", path, strerror(errno));
@@ -195,18 +186,11 @@ int command_set(const char *path, struct arguments *arguments)
     if (index && !parse_number(index, 0, (long long)machine.state->card_count - 1, &card))
         result = fail("--card is \"%s\", expected an index below %u", index, machine.state->card_count);
     for (const char *word; result == 0 && (word = take_word(arguments));) {
-        char key[128], error[256];
-        const char *equals = strchr(word, '=');
-        if (!equals || (size_t)(equals - word) >= sizeof key) {
-            result = fail("\"%s\" is not KEY=VALUE", word);
-            break;
-        }
-        snprintf(key, sizeof key, "%.*s", (int)(equals - word), word);
         state_lock(&machine);
-        int refused = profile_set(machine.state, card >= 0 ? &machine.state->cards[card] : NULL, key, equals + 1, error, sizeof error);
+        const char *refused = profile_set(machine.state, card >= 0 ? &machine.state->cards[card] : NULL, word);
         state_unlock(&machine);
         if (refused)
-            result = fail("%s", error);
+            result = fail("%s", refused);
     }
     state_detach(&machine);
     return result;

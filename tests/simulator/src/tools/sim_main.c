@@ -14,7 +14,7 @@ static const char g_usage[] =
     "  init    --card MODEL[,MODEL...] [--cards N] [--driver VERSION] [--uuid-seed NAME] [--device-nodes required|ignored]\n"
     "          [--profiles FOLDER] [--set KEY=VALUE]... [--force]      make a machine\n"
     "  boot    --config FILE [--dev FOLDER]                            init from a file of the same options, and make device nodes\n"
-    "  truth   [--json]                                                memory and GPU time per process and card\n"
+    "  truth   --json                                                  memory and GPU time per process and card\n"
     "  set     [--card INDEX] KEY=VALUE...                             change a model or card key of a running machine\n"
     "  inject  call --symbol NAME[,NAME...] --error CODE [--after N] [--times N|forever] [--pid PID]\n"
     "  inject  xid --card INDEX --xid CODE\n"

@@ -3,6 +3,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -73,15 +74,28 @@ static const struct word g_brands[] = {{"tesla", 2}, {"quadro", 1}, {"geforce", 
 static const struct word g_architectures[] = {{"pascal", 4}, {"volta", 5}, {"turing", 6}, {"ampere", 7}, {"ada", 8}, {"hopper", 9}, {NULL, 0}};
 static const struct word g_policies[] = {{"fifo", SIM_POLICY_FIFO}, {"round-robin", SIM_POLICY_ROUND_ROBIN}, {NULL, 0}};
 
-static int set_word(const struct word *words, const char *key, const char *value, uint32_t *ret_value, char *error, size_t error_bytes)
+/* The reason for a refusal, good until the next one. */
+static const char *reason(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static const char *reason(const char *format, ...)
+{
+    static char texts[2][5000]; /* a reason may quote the one before */
+    static unsigned next;
+    char *text = texts[next++ % 2];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof texts[0], format, arguments);
+    va_end(arguments);
+    return text;
+}
+
+static const char *set_word(const struct word *words, const char *key, const char *value, uint32_t *ret_value)
 {
     for (; words->text; words++)
         if (strcmp(words->text, value) == 0) {
             *ret_value = words->value;
-            return 0;
+            return NULL;
         }
-    snprintf(error, error_bytes, "%s is \"%s\", which is not one of its words; see the table in sim_profile.c", key, value);
-    return -1;
+    return reason("%s is \"%s\", which is not one of its words; see the table in sim_profile.c", key, value);
 }
 
 static int64_t scaled(int64_t value, enum unit unit)
@@ -90,55 +104,55 @@ static int64_t scaled(int64_t value, enum unit unit)
     return value * factor[unit];
 }
 
-static int set_number(void *base, const struct key *key, const char *value, char *error, size_t error_bytes)
+static const char *set_number(void *base, const struct key *key, const char *value)
 {
     char *end = NULL;
     errno = 0;
     long long number = strtoll(value, &end, 0);
-    if (errno || end == value || *end || (key->size_bytes == 4 && (number < 0 || number > UINT32_MAX))) {
-        snprintf(error, error_bytes, "%s is \"%s\", expected a number", key->name, value);
-        return -1;
-    }
+    if (errno || end == value || *end || (key->size_bytes == 4 && (number < 0 || number > UINT32_MAX)))
+        return reason("%s is \"%s\", expected a number", key->name, value);
     int64_t result = scaled(number, key->unit);
     if (key->size_bytes == 4)
         *(uint32_t *)((char *)base + key->offset) = (uint32_t)result;
     else
         *(int64_t *)((char *)base + key->offset) = result;
-    return 0;
+    return NULL;
 }
 
-static int set_card_text(struct sim_card *card, const char *key, const char *value, char *error, size_t error_bytes)
-{
-    if (strcmp(key, "product_name") == 0)
-        return snprintf(card->name, sizeof card->name, "%s", value) < 0;
-    if (strcmp(key, "brand") == 0)
-        return set_word(g_brands, key, value, &card->brand, error, error_bytes);
-    if (strcmp(key, "architecture") == 0)
-        return set_word(g_architectures, key, value, &card->architecture, error, error_bytes);
-    if (strcmp(key, "compute_capability") == 0) {
-        if (sscanf(value, "%u.%u", &card->compute_major, &card->compute_minor) == 2)
-            return 0;
-        snprintf(error, error_bytes, "compute_capability is \"%s\", expected two numbers such as 8.0", value);
-        return -1;
-    }
-    return 1; /* not one of these */
-}
-
-int profile_set(struct sim_state *state, struct sim_card *card, const char *key, const char *value, char *error, size_t error_bytes)
+/* One `key = value` of model.conf or of a card. */
+static const char *set(struct sim_state *state, struct sim_card *card, const char *key, const char *value)
 {
     if (strcmp(key, "policy") == 0)
-        return set_word(g_policies, key, value, &state->time.policy, error, error_bytes);
-    int text = card ? set_card_text(card, key, value, error, error_bytes) : 1;
-    if (text <= 0)
-        return text;
+        return set_word(g_policies, key, value, &state->time.policy);
+    if (card && strcmp(key, "product_name") == 0) {
+        snprintf(card->name, sizeof card->name, "%s", value);
+        return NULL;
+    }
+    if (card && strcmp(key, "brand") == 0)
+        return set_word(g_brands, key, value, &card->brand);
+    if (card && strcmp(key, "architecture") == 0)
+        return set_word(g_architectures, key, value, &card->architecture);
+    if (card && strcmp(key, "compute_capability") == 0)
+        return sscanf(value, "%u.%u", &card->compute_major, &card->compute_minor) == 2
+                   ? NULL
+                   : reason("compute_capability is \"%s\", expected two numbers such as 8.0", value);
     for (size_t i = 0; card && i < sizeof g_card_keys / sizeof g_card_keys[0]; i++)
         if (strcmp(g_card_keys[i].name, key) == 0)
-            return set_number(card, &g_card_keys[i], value, error, error_bytes);
+            return set_number(card, &g_card_keys[i], value);
     for (size_t i = 0; i < sizeof g_state_keys / sizeof g_state_keys[0]; i++)
         if (strcmp(g_state_keys[i].name, key) == 0)
-            return set_number(state, &g_state_keys[i], value, error, error_bytes);
-    snprintf(error, error_bytes, "unknown key \"%s\"; the keys are those of profiles/model.conf%s", key, card ? " and profiles/cards/*.conf" : "");
-    return -1;
+            return set_number(state, &g_state_keys[i], value);
+    return reason("unknown key \"%s\"; the keys are those of profiles/model.conf%s", key, card ? " and profiles/cards/*.conf" : "");
+}
+
+const char *profile_set(struct sim_state *state, struct sim_card *card, const char *word)
+{
+    char key[128];
+    const char *equals = strchr(word, '=');
+    if (!equals || (size_t)(equals - word) >= sizeof key)
+        return reason("\"%s\" is not KEY=VALUE", word);
+    snprintf(key, sizeof key, "%.*s", (int)(equals - word), word);
+    return set(state, card, key, equals + 1);
 }
 
 static char *trimmed(char *text)
@@ -151,61 +165,50 @@ static char *trimmed(char *text)
     return text;
 }
 
-static int read_keys(const char *path, struct sim_state *state, struct sim_card *card, char *error, size_t error_bytes)
+static const char *read_keys(const char *path, struct sim_state *state, struct sim_card *card)
 {
     FILE *file = fopen(path, "re");
-    if (!file) {
-        snprintf(error, error_bytes, "cannot read profile '%s': %s", path, strerror(errno));
-        return -1;
-    }
-    char line[512], reason[256];
-    int result = 0;
-    for (int number = 1; result == 0 && fgets(line, sizeof line, file); number++) {
+    if (!file)
+        return reason("cannot read profile '%s': %s", path, strerror(errno));
+    char line[512];
+    const char *refused = NULL;
+    for (int number = 1; !refused && fgets(line, sizeof line, file); number++) {
         char *text = trimmed(line), *equals = strchr(text, '=');
         if (*text == '\0' || *text == '#')
             continue;
-        if (equals) {
+        if (equals)
             *equals = '\0';
-            result = profile_set(state, card, trimmed(text), trimmed(equals + 1), reason, sizeof reason);
-        } else {
-            result = -1;
-            snprintf(reason, sizeof reason, "\"%.60s\" is not `key = value`", text);
-        }
-        if (result)
-            snprintf(error, error_bytes, "%s line %d: %s", path, number, reason);
+        refused = equals ? set(state, card, trimmed(text), trimmed(equals + 1)) : reason("\"%.60s\" is not `key = value`", text);
+        if (refused)
+            refused = reason("%s line %d: %s", path, number, refused);
     }
     fclose(file);
-    return result;
+    return refused;
 }
 
-int profile_read_card(const char *folder, const char *name, struct sim_card *card, struct sim_state *state, char *error, size_t error_bytes)
+const char *profile_read_card(const char *folder, const char *name, struct sim_card *card, struct sim_state *state)
 {
     char path[4096];
     snprintf(path, sizeof path, "%s/cards/%s.conf", folder, name);
-    if (strchr(name, '/') || read_keys(path, state, card, error, error_bytes) < 0) {
-        if (strchr(name, '/'))
-            snprintf(error, error_bytes, "card model is \"%s\", expected the name of a file in %s/cards without .conf", name, folder);
-        return -1;
-    }
-    return 0;
+    if (strchr(name, '/'))
+        return reason("card model is \"%s\", expected the name of a file in %s/cards without .conf", name, folder);
+    return read_keys(path, state, card);
 }
 
-int profile_read_model(const char *folder, struct sim_state *state, char *error, size_t error_bytes)
+const char *profile_read_model(const char *folder, struct sim_state *state)
 {
     char path[4096];
     snprintf(path, sizeof path, "%s/model.conf", folder);
-    return read_keys(path, state, NULL, error, error_bytes);
+    return read_keys(path, state, NULL);
 }
 
-int profile_read_driver(const char *folder, const char *wanted, struct sim_state *state, char *error, size_t error_bytes)
+const char *profile_read_driver(const char *folder, const char *wanted, struct sim_state *state)
 {
     char path[4096], line[256];
     snprintf(path, sizeof path, "%s/drivers.conf", folder);
     FILE *file = fopen(path, "re");
-    if (!file) {
-        snprintf(error, error_bytes, "cannot read '%s': %s", path, strerror(errno));
-        return -1;
-    }
+    if (!file)
+        return reason("cannot read '%s': %s", path, strerror(errno));
     char *end = NULL;
     const unsigned long branch = strtoul(wanted, &end, 10);
     const bool is_branch = *end == '\0', is_version = *end == '.' && strspn(end, "0123456789.") == strlen(end);
@@ -218,12 +221,10 @@ int profile_read_driver(const char *folder, const char *wanted, struct sim_state
             continue;
         is_found = is_branch || is_version;
         snprintf(state->driver_version, sizeof state->driver_version, "%.31s", is_branch ? version : wanted);
-        snprintf(state->nvml_version, sizeof state->nvml_version, "%d.%.20s", major, state->driver_version);
         state->cuda_version = major * 1000 + minor * 10;
     }
     fclose(file);
     if (is_found)
-        return 0;
-    snprintf(error, error_bytes, "driver is \"%s\", expected a branch of %s such as 535, or a version of one such as 535.161.08", wanted, path);
-    return -1;
+        return NULL;
+    return reason("driver is \"%s\", expected a branch of %s such as 535, or a version of one such as 535.161.08", wanted, path);
 }

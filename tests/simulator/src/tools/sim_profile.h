@@ -4,12 +4,12 @@
 
 #include "../core/state.h"
 
-/* Each returns 0, or -1 with a message in error (what, where, what to do). */
-int profile_read_card(const char *folder, const char *name, struct sim_card *card, struct sim_state *state, char *error, size_t error_bytes);
-int profile_read_driver(const char *folder, const char *wanted, struct sim_state *state, char *error, size_t error_bytes);
-int profile_read_model(const char *folder, struct sim_state *state, char *error, size_t error_bytes);
+/* Each returns NULL, or what is wrong, where, and what to do; that text is good until the next call. */
+const char *profile_read_card(const char *folder, const char *name, struct sim_card *card, struct sim_state *state);
+const char *profile_read_driver(const char *folder, const char *wanted, struct sim_state *state);
+const char *profile_read_model(const char *folder, struct sim_state *state);
 
-/* One `key=value` of model.conf or of a card. */
-int profile_set(struct sim_state *state, struct sim_card *card, const char *key, const char *value, char *error, size_t error_bytes);
+/* One "key=value" of model.conf or, with a card, of a card. */
+const char *profile_set(struct sim_state *state, struct sim_card *card, const char *word);
 
 #endif

@@ -1,4 +1,4 @@
-/* sim_truth.c - `tenfold-sim truth` and `info`: what the simulated hardware knows, as JSON or for people. Dead processes are reaped first. */
+/* sim_truth.c - `tenfold-sim truth` and `info`: what the simulated hardware knows, as JSON. Dead processes are reaped first. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -124,26 +124,10 @@ static void print_json(const struct sim_machine *machine, int64_t now_ns)
     printf("\n  ]\n}\n");
 }
 
-static void print_table(const struct sim_machine *machine)
-{
-    const struct sim_state *state = machine->state;
-    for (uint32_t card = 0; card < state->card_count; card++) {
-        const struct sim_card *c = &state->cards[card];
-        printf("card %u  %s  %s  used %llu of %llu MiB  busy %.3f s\n", card, c->uuid_text, c->name, u64(c->used_bytes >> 20),
-               u64(memory_total_bytes(c) >> 20), (double)c->timeline.busy_ns / 1e9);
-        for (uint32_t i = 0; i < state->slot_ceiling; i++) {
-            const struct sim_slot *slot = &state->slots[i];
-            if (slot->live && (slot->usage[card].contexts || slot->gpu_time_ns[card]))
-                printf("    pid %-8d (host %u)  %10llu KiB  %10.3f s GPU time  %s\n", slot->pid, slot->host_pid,
-                       u64(slot->usage[card].reserved_bytes >> 10), (double)slot->gpu_time_ns[card] / 1e9, slot->name);
-        }
-    }
-}
-
 int command_truth(const char *path, struct arguments *arguments)
 {
     struct sim_machine machine;
-    bool is_json = take_flag(arguments, "--json");
+    take_flag(arguments, "--json"); /* the only form there is */
     const char *left = take_word(arguments);
     if (left)
         return fail("truth does not know \"%s\"", left);
@@ -167,12 +151,10 @@ int command_truth(const char *path, struct arguments *arguments)
     state_unlock(&machine);
     struct sim_machine view = machine;
     view.state = copy;
-    if (!copy)
-        result = fail("no memory for a copy of the machine");
-    else if (is_json)
+    if (copy)
         print_json(&view, now_ns);
     else
-        print_table(&view);
+        result = fail("no memory for a copy of the machine");
     free(copy);
     state_detach(&machine);
     return result;

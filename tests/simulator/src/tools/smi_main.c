@@ -1,4 +1,4 @@
-/* smi_main.c - nvidia-smi for the simulated driver: -L, -q, --query-gpu, --query-compute-apps, and the table.
+/* smi_main.c - nvidia-smi for the simulated driver: -L, --query-gpu, the modes, and the table.
  *
  * Forms and exit codes follow what the real tool prints, as far as programs read it: 0 done, 2 bad option, 3 not possible, 6 no such card, 9 no driver,
  * 12 no library. Next: smi_nvml.c asks, smi_query.c knows the fields. */
@@ -10,9 +10,9 @@
 #include "smi_query.h"
 
 static const char g_usage[] =
-    "nvidia-smi [-L | -q | --query-gpu=FIELDS --format=csv[,noheader][,nounits] | --query-compute-apps=FIELDS --format=csv...] [-i CARD]\n"
+    "nvidia-smi [-L | --query-gpu=FIELDS --format=csv[,noheader][,nounits]] [-i CARD]\n"
     "nvidia-smi -c MODE | -pm 0|1 | -mig 0|1 [-i CARD]\n"
-    "    --help-query-gpu lists the fields. CARD is an index, a UUID or a PCI bus id. MODE is DEFAULT, PROHIBITED or EXCLUSIVE_PROCESS.\n";
+    "    CARD is an index, a UUID or a PCI bus id. MODE is DEFAULT, PROHIBITED or EXCLUSIVE_PROCESS.\n";
 
 static bool is_wanted(const struct smi_card *card, const char *selection)
 {
@@ -32,22 +32,16 @@ static void print_list(const struct smi_card *card)
     printf("GPU %u: %s (UUID: %s)\n", card->index, card->name, card->uuid);
 }
 
-static void print_time(const char *format)
-{
-    char text[64];
-    time_t now = time(NULL);
-    struct tm broken;
-    strftime(text, sizeof text, format, localtime_r(&now, &broken));
-    puts(text);
-}
-
 static void print_table_head(void)
 {
-    char cuda[16], versions[256];
+    char cuda[16], versions[256], text[64];
+    time_t now = time(NULL);
+    struct tm broken;
     smi_cuda_version(cuda, sizeof cuda);
     snprintf(versions, sizeof versions, "NVIDIA-SMI %-22s Driver Version: %-14s CUDA Version: %s", smi_driver_version(), smi_driver_version(),
              cuda);
-    print_time("%a %b %e %H:%M:%S %Y");
+    strftime(text, sizeof text, "%a %b %e %H:%M:%S %Y", localtime_r(&now, &broken));
+    puts(text);
     puts("+---------------------------------------------------------------------------------------+");
     printf("| %-85.85s |\n", versions);
     puts("|-----------------------------------------+----------------------+----------------------+");
@@ -93,19 +87,7 @@ static void print_table_processes(const char *selection)
     puts("+---------------------------------------------------------------------------------------+");
 }
 
-static void print_details_head(unsigned count)
-{
-    char cuda[16];
-    smi_cuda_version(cuda, sizeof cuda);
-    puts("\n==============NVSMI LOG==============\n");
-    fputs("Timestamp                                 : ", stdout);
-    print_time("%a %b %e %H:%M:%S %Y");
-    printf("Driver Version                            : %s\n", smi_driver_version());
-    printf("CUDA Version                              : %s\n\n", cuda);
-    printf("Attached GPUs                             : %u\n", count);
-}
-
-enum action { ACTION_TABLE, ACTION_LIST, ACTION_DETAILS, ACTION_SET, ACTION_QUERY_CARDS, ACTION_QUERY_PROCESSES };
+enum action { ACTION_TABLE, ACTION_LIST, ACTION_SET, ACTION_QUERY };
 
 struct request {
     enum action action;
@@ -145,10 +127,8 @@ static int parse(int count, char **words, struct request *request)
         const char *word = words[i], *equals = strchr(word, '=');
         if (!strcmp(word, "-L") || !strcmp(word, "--list-gpus"))
             request->action = ACTION_LIST;
-        else if (!strcmp(word, "-q") || !strcmp(word, "--query"))
-            request->action = ACTION_DETAILS;
-        else if (!strncmp(word, "--query-gpu=", 12) || !strncmp(word, "--query-compute-apps=", 21)) {
-            request->action = word[8] == 'g' ? ACTION_QUERY_CARDS : ACTION_QUERY_PROCESSES;
+        else if (!strncmp(word, "--query-gpu=", 12)) {
+            request->action = ACTION_QUERY;
             request->fields = equals + 1;
         } else if (!strncmp(word, "--format=", 9)) {
             request->format = (struct smi_format){.is_csv = !strncmp(equals + 1, "csv", 3),
@@ -158,10 +138,7 @@ static int parse(int count, char **words, struct request *request)
             request->selection = words[++i];
         else if (!strncmp(word, "--id=", 5) || !strncmp(word, "-i=", 3))
             request->selection = equals + 1;
-        else if (!strcmp(word, "--help-query-gpu")) {
-            smi_print_fields();
-            return -1;
-        } else if (!strcmp(word, "-h") || !strcmp(word, "--help")) {
+        else if (!strcmp(word, "-h") || !strcmp(word, "--help")) {
             fputs(g_usage, stdout);
             return -1;
         } else if (parse_mode(word, words[i + 1], request)) {
@@ -171,7 +148,7 @@ static int parse(int count, char **words, struct request *request)
             return 2;
         }
     }
-    if (request->action >= ACTION_QUERY_CARDS && !request->format.is_csv) {
+    if (request->action == ACTION_QUERY && !request->format.is_csv) {
         printf("Error: \"--format=\" switch is missing. Must be csv, noheader and nounits are optional.\n");
         return 2;
     }
@@ -194,10 +171,8 @@ static int answer(const struct request *request)
     const unsigned count = smi_count();
     unsigned shown = 0;
     int result = 0;
-    if (request->action >= ACTION_QUERY_CARDS && smi_print_header(request->fields, &request->format, request->action == ACTION_QUERY_CARDS))
+    if (request->action == ACTION_QUERY && smi_print_header(request->fields, &request->format))
         return 2;
-    if (request->action == ACTION_DETAILS)
-        print_details_head(count);
     if (request->action == ACTION_TABLE && count)
         print_table_head();
     for (unsigned i = 0; i < count; i++) {
@@ -207,14 +182,10 @@ static int answer(const struct request *request)
         shown++;
         if (request->action == ACTION_LIST)
             print_list(&card);
-        else if (request->action == ACTION_DETAILS)
-            smi_print_details(&card);
         else if (request->action == ACTION_SET)
             result = set_mode(&card, request) ? 3 : result;
-        else if (request->action == ACTION_QUERY_CARDS)
+        else if (request->action == ACTION_QUERY)
             smi_print_row(&card, request->fields, &request->format);
-        else if (request->action == ACTION_QUERY_PROCESSES)
-            smi_print_process_rows(&card, request->fields, &request->format);
         else
             print_table_card(&card);
     }

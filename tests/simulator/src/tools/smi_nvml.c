@@ -103,11 +103,6 @@ static void read_modes(struct smi_card *card)
     on_or_off(result, current, card->ecc, sizeof card->ecc);
     result = CALL(nvmlDeviceGetPerformanceState, (nvmlDevice_t, unsigned *), card->handle, &current);
     snprintf(card->pstate, sizeof card->pstate, "P%u", result == NVML_SUCCESS ? current % 16 : 0);
-    result = CALL(nvmlDeviceGetNumaNodeId, (nvmlDevice_t, unsigned *), card->handle, &current);
-    if (result == NVML_SUCCESS)
-        snprintf(card->numa_node, sizeof card->numa_node, "%u", current);
-    else
-        snprintf(card->numa_node, sizeof card->numa_node, "[N/A]");
 }
 
 static void read_load(struct smi_card *card)
@@ -135,11 +130,8 @@ bool smi_read(unsigned index, struct smi_card *ret_card)
         return false;
     CALL(nvmlDeviceGetName, (nvmlDevice_t, char *, unsigned), card.handle, card.name, sizeof card.name);
     CALL(nvmlDeviceGetSerial, (nvmlDevice_t, char *, unsigned), card.handle, card.serial, sizeof card.serial);
-    CALL(nvmlDeviceGetMinorNumber, (nvmlDevice_t, unsigned *), card.handle, &card.minor_number);
     CALL(nvmlDeviceGetPciInfo_v3, (nvmlDevice_t, nvmlPciInfo_t *), card.handle, &pci);
     snprintf(card.bus_id, sizeof card.bus_id, "%.31s", pci.bus_id);
-    card.device_id = pci.device_id;
-    card.subsystem_id = pci.subsystem_id;
     CALL(nvmlDeviceGetCudaComputeCapability, (nvmlDevice_t, int *, int *), card.handle, &major, &minor);
     snprintf(card.compute_capability, sizeof card.compute_capability, "%d.%d", major, minor);
     snprintf(card.driver, sizeof card.driver, "%s", g_driver);

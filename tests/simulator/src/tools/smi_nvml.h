@@ -16,8 +16,8 @@ struct smi_card {
     nvmlDevice_t handle;
     unsigned index;
     char name[96], uuid[80], serial[40], bus_id[32], compute_mode[32], mig_mode[16], mig_pending[16], persistence[16], ecc[16], pstate[8];
-    char driver[80], compute_capability[16], numa_node[16];
-    unsigned minor_number, device_id, subsystem_id, power_mw, power_limit_mw, temperature_c, gpu_percent, memory_percent;
+    char driver[80], compute_capability[16];
+    unsigned power_mw, power_limit_mw, temperature_c, gpu_percent, memory_percent;
     unsigned sm_mhz, sm_max_mhz, memory_mhz, memory_max_mhz;
     unsigned long long total_mib, used_mib, free_mib, reserved_mib;
 };

@@ -1,4 +1,4 @@
-/* smi_query.c - the fields of --query-gpu and --query-compute-apps, and the long form -q (contract: smi_query.h). */
+/* smi_query.c - the fields of --query-gpu (contract: smi_query.h). */
 #include "smi_query.h"
 
 #include <stddef.h>
@@ -50,9 +50,6 @@ static const struct field g_fields[] = {
 };
 enum { FIELD_COUNT = sizeof g_fields / sizeof g_fields[0] };
 
-static const char *const g_process_fields[] = {"pid", "process_name", "name", "used_memory", "used_gpu_memory", "gpu_uuid", "gpu_name",
-                                               "gpu_bus_id", NULL};
-
 static bool exists(const struct field *field)
 {
     return strtoul(smi_driver_version(), NULL, 10) >= field->since_branch;
@@ -68,14 +65,6 @@ static const struct field *find_field(const char *name)
     return NULL;
 }
 
-static bool is_process_field(const char *name)
-{
-    for (size_t i = 0; g_process_fields[i]; i++)
-        if (!strcmp(g_process_fields[i], name))
-            return true;
-    return false;
-}
-
 /* The next of "a, b,c"; NULL at the end. */
 static char *next_name(char **cursor)
 {
@@ -87,23 +76,18 @@ static char *next_name(char **cursor)
     return name;
 }
 
-static bool is_known(const char *name, bool of_cards)
-{
-    return of_cards ? find_field(name) != NULL : is_process_field(name);
-}
-
-int smi_print_header(const char *fields, const struct smi_format *format, bool of_cards)
+int smi_print_header(const char *fields, const struct smi_format *format)
 {
     char copy[2048], line[4096] = "", *cursor = copy;
     snprintf(copy, sizeof copy, "%s", fields);
     for (char *name; (name = next_name(&cursor));) {
-        if (!is_known(name, of_cards)) {
+        const struct field *field = find_field(name);
+        if (!field) {
             printf("Field \"%s\" is not a valid field to query.\n\n", name);
             return 2;
         }
-        const char *unit = of_cards ? find_field(name)->unit : strstr(name, "memory") ? "MiB" : "";
-        snprintf(line + strlen(line), sizeof line - strlen(line), "%s%s%s%s%s", *line ? ", " : "", name, *unit ? " [" : "", unit,
-                 *unit ? "]" : "");
+        snprintf(line + strlen(line), sizeof line - strlen(line), "%s%s%s%s%s", *line ? ", " : "", name, *field->unit ? " [" : "",
+                 field->unit, *field->unit ? "]" : "");
     }
     if (!format->without_header)
         puts(line);
@@ -149,117 +133,6 @@ void smi_print_row(const struct smi_card *card, const char *fields, const struct
     for (char *name; (name = next_name(&cursor)); separator = ", ") {
         fputs(separator, stdout);
         print_value(card, find_field(name), !format->without_units);
-    }
-    putchar('\n');
-}
-
-static void print_process_value(const struct smi_card *card, const struct smi_process *process, const char *name, bool with_unit)
-{
-    if (!strcmp(name, "pid"))
-        printf("%u", process->pid);
-    else if (!strcmp(name, "process_name") || !strcmp(name, "name"))
-        fputs(process->name, stdout);
-    else if (!strcmp(name, "gpu_uuid"))
-        fputs(card->uuid, stdout);
-    else if (!strcmp(name, "gpu_name"))
-        fputs(card->name, stdout);
-    else if (!strcmp(name, "gpu_bus_id"))
-        fputs(card->bus_id, stdout);
-    else
-        printf("%llu%s", process->used_mib, with_unit ? " MiB" : "");
-}
-
-void smi_print_process_rows(const struct smi_card *card, const char *fields, const struct smi_format *format)
-{
-    static struct smi_process list[SMI_PROCESSES_MAX];
-    unsigned count = smi_processes(card, list);
-    for (unsigned i = 0; i < count; i++) {
-        char copy[2048], *cursor = copy;
-        const char *separator = "";
-        snprintf(copy, sizeof copy, "%s", fields);
-        for (char *name; (name = next_name(&cursor)); separator = ", ") {
-            fputs(separator, stdout);
-            print_process_value(card, &list[i], name, !format->without_units);
-        }
-        putchar('\n');
-    }
-}
-
-void smi_print_fields(void)
-{
-    puts("List of valid properties to query for the switch \"--query-gpu=\":\n");
-    for (size_t i = 0; i < FIELD_COUNT; i++)
-        printf("\"%s\"%s%s%s\n", g_fields[i].name, *g_fields[i].alias ? " or \"" : "", g_fields[i].alias, *g_fields[i].alias ? "\"" : "");
-}
-
-static void line(int depth, const char *name, const char *value)
-{
-    printf("%*s%-*s: %s\n", depth * 4, "", 42 - depth * 4, name, value);
-}
-
-static void number(int depth, const char *name, unsigned long long value, const char *unit)
-{
-    char text[64];
-    snprintf(text, sizeof text, "%llu%s%s", value, *unit ? " " : "", unit);
-    line(depth, name, text);
-}
-
-static void watts(int depth, const char *name, unsigned milliwatts)
-{
-    char text[32];
-    snprintf(text, sizeof text, "%.2f W", milliwatts / 1000.0);
-    line(depth, name, text);
-}
-
-void smi_print_details(const struct smi_card *card)
-{
-    static struct smi_process list[SMI_PROCESSES_MAX];
-    char text[32];
-    printf("GPU %s\n", card->bus_id);
-    line(1, "Product Name", card->name);
-    line(1, "Persistence Mode", card->persistence);
-    puts("    MIG Mode");
-    line(2, "Current", strcmp(card->mig_mode, "[N/A]") ? card->mig_mode : "N/A");
-    line(2, "Pending", strcmp(card->mig_pending, "[N/A]") ? card->mig_pending : "N/A");
-    line(1, "Serial Number", card->serial);
-    line(1, "GPU UUID", card->uuid);
-    number(1, "Minor Number", card->minor_number, "");
-    puts("    PCI");
-    snprintf(text, sizeof text, "0x%08X", card->device_id);
-    line(2, "Device Id", text);
-    line(2, "Bus Id", card->bus_id);
-    snprintf(text, sizeof text, "0x%08X", card->subsystem_id);
-    line(2, "Sub System Id", text);
-    line(1, "Performance State", card->pstate);
-    puts("    FB Memory Usage");
-    number(2, "Total", card->total_mib, "MiB");
-    number(2, "Reserved", card->reserved_mib, "MiB");
-    number(2, "Used", card->used_mib, "MiB");
-    number(2, "Free", card->free_mib, "MiB");
-    line(1, "Compute Mode", card->compute_mode);
-    puts("    Utilization");
-    number(2, "Gpu", card->gpu_percent, "%");
-    number(2, "Memory", card->memory_percent, "%");
-    puts("    ECC Mode");
-    line(2, "Current", card->ecc);
-    puts("    Temperature");
-    number(2, "GPU Current Temp", card->temperature_c, "C");
-    puts("    GPU Power Readings");
-    watts(2, "Power Draw", card->power_mw);
-    watts(2, "Current Power Limit", card->power_limit_mw);
-    puts("    Clocks");
-    number(2, "SM", card->sm_mhz, "MHz");
-    number(2, "Memory", card->memory_mhz, "MHz");
-    puts("    Max Clocks");
-    number(2, "SM", card->sm_max_mhz, "MHz");
-    number(2, "Memory", card->memory_max_mhz, "MHz");
-    unsigned count = smi_processes(card, list);
-    line(1, "Processes", count ? "" : "None");
-    for (unsigned i = 0; i < count; i++) {
-        number(2, "Process ID", list[i].pid, "");
-        line(3, "Type", "C");
-        line(3, "Name", list[i].name);
-        number(3, "Used GPU Memory", list[i].used_mib, "MiB");
     }
     putchar('\n');
 }

@@ -1,4 +1,4 @@
-/* smi_query.h - nvidia-smi's fields: one table for --query-gpu, one text for -q. */
+/* smi_query.h - nvidia-smi's fields: one table for --query-gpu. */
 #ifndef TENFOLD_SIM_SMI_QUERY_H
 #define TENFOLD_SIM_SMI_QUERY_H
 
@@ -9,10 +9,7 @@ struct smi_format {
 };
 
 /* 0, or 2 after naming the field that does not exist. */
-int smi_print_header(const char *fields, const struct smi_format *format, bool of_cards);
+int smi_print_header(const char *fields, const struct smi_format *format);
 void smi_print_row(const struct smi_card *card, const char *fields, const struct smi_format *format);
-void smi_print_process_rows(const struct smi_card *card, const char *fields, const struct smi_format *format);
-void smi_print_details(const struct smi_card *card);
-void smi_print_fields(void);
 
 #endif
