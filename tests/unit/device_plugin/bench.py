@@ -7,6 +7,7 @@ comes before every start, and a container's CDI name is resolved when it is crea
 
 from __future__ import annotations
 
+import base64
 import copy
 import itertools
 import json
@@ -34,6 +35,7 @@ from tenfold_device_plugin.cluster import slim_node, slim_pod
 from tenfold_device_plugin.errors import CardsUnavailable, ClusterUnavailable, Conflict
 from tenfold_device_plugin.main import Plugin
 from tenfold_device_plugin.podresources import KubeletPodResources
+from tenfold_device_plugin.processes import Processes
 from tenfold_device_plugin.protos import device_plugin_pb2 as api
 from tenfold_device_plugin.protos import pod_resources_pb2 as pods_api
 from tenfold_device_plugin.scan import CardUse
@@ -46,6 +48,7 @@ MIB = 2**20
 CARD_A = "GPU-aaaaaaaa-0000-4000-8000-000000000001"
 CARD_B = "GPU-bbbbbbbb-0000-4000-8000-000000000002"
 CARD_MIB = 81920
+RUN_DEVICE = "0:57"  # of the made-up tmpfs under the run folder
 
 _UIDS = itertools.count(1)
 
@@ -303,20 +306,30 @@ class FakeCluster:
     # --- cluster.Cluster ------------------------------------------------------------------------------------------------
 
     def follow_pods(self, node_name: str, stop: threading.Event) -> Iterator[tuple[str, Any]]:
-        with self.lock:
-            self._check()
-            listed = [slim_pod(copy.deepcopy(found)) for found in self.pods.values() if found["spec"].get("nodeName") == node_name]
-            changes = self._follow("pods")
-        yield "SYNCED", listed
-        yield from self._changes(changes, stop, lambda found: found["spec"].get("nodeName") == node_name)
+        def listed() -> list[Any]:
+            return [slim_pod(copy.deepcopy(found)) for found in self.pods.values() if found["spec"].get("nodeName") == node_name]
+
+        return self._followed("pods", listed, stop, lambda found: found["spec"].get("nodeName") == node_name)
 
     def follow_node(self, node_name: str, stop: threading.Event) -> Iterator[tuple[str, Any]]:
-        with self.lock:
-            self._check()
-            listed = [slim_node(copy.deepcopy(self.node_object))]
-            changes = self._follow("node")
-        yield "SYNCED", listed
-        yield from self._changes(changes, stop, lambda found: found["metadata"]["name"] == node_name)
+        def listed() -> list[Any]:
+            return [slim_node(copy.deepcopy(self.node_object))]
+
+        return self._followed("node", listed, stop, lambda found: found["metadata"]["name"] == node_name)
+
+    def _followed(
+        self, kind: str, listed: Callable[[], list[Any]], stop: threading.Event, wanted: Callable[[Any], bool]
+    ) -> Iterator[tuple[str, Any]]:
+        while not stop.is_set():
+            with self.lock:
+                found = None if self.away else listed()
+                changes = self._follow(kind)
+            if found is None:
+                yield "LOST", "connection refused"
+                stop.wait(0.02)
+                continue
+            yield "SYNCED", found
+            yield from self._changes(changes, stop, wanted)
 
     def pod(self, namespace: str, name: str) -> dict[str, Any] | None:
         with self.lock:
@@ -364,6 +377,17 @@ class FakeCluster:
             self._tell("node", "MODIFIED", self.node_object)
             return slim_node(copy.deepcopy(self.node_object))
 
+    def set_node_condition(self, name: str, condition: dict[str, Any]) -> dict[str, Any]:
+        assert name == NODE
+        with self.lock:
+            self._check()
+            conditions = self.node_object["status"].setdefault("conditions", [{"type": "Ready", "status": "True"}])
+            before: dict[str, Any] = next((each for each in conditions if each["type"] == condition["type"]), {})
+            self.node_object["status"]["conditions"] = [each for each in conditions if each is not before] + [{**before, **condition}]
+            self.writes.append(("condition", dict(condition)))
+            self._tell("node", "MODIFIED", self.node_object)
+            return slim_node(copy.deepcopy(self.node_object))
+
     def create_event(self, event: dict[str, Any]) -> None:
         with self.lock:
             self._check()
@@ -390,7 +414,7 @@ class FakeCluster:
                 kind, found = changes.get(timeout=0.02)
             except queue.Empty:
                 if self.away:
-                    raise ClusterUnavailable("the watch broke off") from None
+                    return
                 continue
             if wanted(found):
                 yield kind, found
@@ -450,6 +474,8 @@ class FakeKubelet:
     registrations: list[api.RegisterRequest] = field(default_factory=list)
     ids: list[str] = field(default_factory=list)
     admitted: list[Admitted] = field(default_factory=list)
+    entries: list[dict[str, Any]] = field(default_factory=list)  # of the checkpoint
+    writes_checkpoint: bool = True
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
@@ -569,8 +595,30 @@ class FakeKubelet:
                 Admitted(metadata["namespace"], metadata["name"], metadata["uid"], container["name"], init, tuple(sorted(ids)), names)
             )
             reusable = sorted(set(reusable) | set(ids)) if init else [device_id for device_id in reusable if device_id not in ids]
+            self._record(done[-1], answer.container_responses[0])
         with self.lock:
             self.admitted += done
+
+    def _record(self, admitted: Admitted, answer: api.ContainerAllocateResponse) -> None:
+        """Write the checkpoint, as after every allocation; what finished pods had has been forgotten before."""
+        with self.lock:
+            alive = {each.uid for each in self.admitted} | {admitted.uid}
+            self.entries = [entry for entry in self.entries if entry["PodUID"] in alive]
+            self.entries.append(
+                {
+                    "PodUID": admitted.uid,
+                    "ContainerName": admitted.container,
+                    "ResourceName": wire.RESOURCE_NUMBER,
+                    "DeviceIDs": {"-1": list(admitted.ids)},
+                    "AllocResp": base64.b64encode(answer.SerializeToString()).decode("ascii"),
+                }
+            )
+            other = {**self.entries[-1], "ResourceName": "example.com/nic", "DeviceIDs": {"0": ["eth0"]}, "AllocResp": ""}
+            data = {"PodDeviceEntries": [other, *self.entries], "RegisteredDevices": {wire.RESOURCE_NUMBER: self.ids}}
+            if self.writes_checkpoint:
+                path = self.folder / "device-plugins" / "kubelet_internal_checkpoint"
+                path.with_suffix(".tmp").write_text(json.dumps({"Data": data, "Checksum": 1}), encoding="utf-8")
+                path.with_suffix(".tmp").replace(path)
 
     def _choose(self, number: int, reusable: Sequence[str], mine: Sequence[Admitted]) -> list[str]:
         with self.lock:
@@ -646,6 +694,7 @@ class Bench:
         (self.settings.cdi_dir / "nvidia.yaml").write_text(NVIDIA_SPEC, encoding="utf-8")
         self.install_hook("0.1.0-11111111")
         self.kubelet = FakeKubelet(self.settings.kubelet_dir, self.settings.cdi_dir)
+        self._mounts("self", f"30 1 {RUN_DEVICE} / {self.settings.run_dir.resolve()} rw - tmpfs tmpfs rw\n")
         self._plugin: Plugin | None = None
 
     @property
@@ -666,35 +715,42 @@ class Bench:
     def start(self, register: bool = True) -> Plugin:
         """Start the plugin and, with ``register``, bring it to where the kubelet knows its ids."""
         pod_resources = KubeletPodResources(self.settings.pod_resources_socket, wire.RESOURCE_NUMBER)
-        self._plugin = Plugin(self.settings, self.cluster, self.cards, pod_resources, self.clock)
+        self._plugin = Plugin(self.settings, self.cluster, self.cards, pod_resources, self.clock, Processes(self.root / "proc"))
         self._plugin.begin()
-        until(lambda: self.plugin.binder.synced and self.plugin.advertiser.node, "the plugin knows pods and node")
+        until(lambda: self.plugin.bookings.synced and self.plugin.advertiser.node, "the plugin knows pods and node")
         if register:
             self.settle()
             self.cluster.kubelet_status_update()
             until(lambda: self.plugin.advertiser.ready, "allocatable has been seen")
-            self.plugin.round()
+            self.round()
             until(lambda: self.kubelet.ids, "the kubelet knows the ids")
         return self._plugin
 
     def start_blind(self) -> Plugin:
         """Start the plugin while the API server is away and do one round once it has noticed."""
         pod_resources = KubeletPodResources(self.settings.pod_resources_socket, wire.RESOURCE_NUMBER)
-        self._plugin = Plugin(self.settings, self.cluster, self.cards, pod_resources, self.clock)
+        self._plugin = Plugin(self.settings, self.cluster, self.cards, pod_resources, self.clock, Processes(self.root / "proc"))
         self._plugin.begin()
-        until(lambda: self.plugin._api_is_away, "the plugin has noticed")
-        self._plugin.round()
+        until(lambda: self.plugin._lost, "the plugin has noticed")
+        self.round()
         return self._plugin
+
+    def round(self) -> None:
+        """What the plugin's threads do when they come round now: registration, the node's own rounds, and every key that is due."""
+        self.plugin.registration.run_due()
+        self.plugin.rounds.run_due()
+        self.plugin.writer.work_all()
+        self.plugin.registration.run_due()
 
     def until_revision(self, revision: str) -> None:
         until(lambda: self.plugin.advertiser.revision == revision, "the node watch shows the revision")
-        self.plugin.round()
+        self.round()
 
     def settle(self) -> None:
-        """Let the watches catch up, then do the writer's round."""
+        """Let the watches catch up, then do what is due."""
         for _ in range(2):
             self.until_seen()
-            self.plugin.round()
+            self.round()
 
     def until_seen(self) -> None:
         """Wait until the plugin's picture of the pods is the API server's."""
@@ -707,8 +763,8 @@ class Bench:
         until(lambda: self._seen() == expected or self.cluster.away, "the watch shows every pod")
 
     def _seen(self) -> dict[str, Any]:
-        with self.plugin.binder.changed:
-            return {uid: found["metadata"].get("annotations", {}) for uid, found in self.plugin.binder.pods.items()}
+        with self.plugin.bookings.changed:
+            return {uid: found["metadata"].get("annotations", {}) for uid, found in self.plugin.bookings.pods.items()}
 
     def bind(self, *found: dict[str, Any]) -> None:
         """The scheduler binds pods; the plugin sees and books them."""
@@ -731,6 +787,18 @@ class Bench:
             os.pwrite(stream.fileno(), struct.pack("<QQ", used_bytes, gpu_time_us), region.STATE_GPUS_OFFSET + region.UUID_CHARS)
             os.pwrite(stream.fileno(), struct.pack("<Q", 1 if used_bytes else 0), first_slot)
             os.pwrite(stream.fileno(), struct.pack("<Q", used_bytes), first_slot + region.SLOT_USED_OFFSET)
+
+    def process(self, pid: int, slot: str) -> None:
+        """A process of a slot's container, until ``end_process``: what /proc shows of its mounts."""
+        self._mounts(str(pid), f"711 700 {RUN_DEVICE} /slots/{slot}/config /run/tenfold/config ro - tmpfs tmpfs rw\n")
+
+    def end_process(self, pid: int) -> None:
+        shutil.rmtree(self.root / "proc" / str(pid))
+
+    def _mounts(self, process: str, lines: str) -> None:
+        folder = self.root / "proc" / process
+        folder.mkdir(parents=True)
+        (folder / "mountinfo").write_text("700 600 0:90 / / rw - overlay overlay rw\n" + lines, encoding="utf-8")
 
     def end(self, found: dict[str, Any]) -> None:
         """Delete a pod the graceful way: it ends, the kubelet frees its ids, the object goes."""

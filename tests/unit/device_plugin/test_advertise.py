@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,6 +28,11 @@ def bench() -> Iterator[Bench]:
 def resources(bench: Bench, kind: str) -> tuple[int, int]:
     shown = bench.cluster.node_object["status"][kind]
     return int(shown.get(MEMORY, 0)), int(shown.get(CORES, 0))
+
+
+def condition(bench: Bench) -> dict[str, str]:
+    [found] = [each for each in bench.cluster.node_object["status"]["conditions"] if each["type"] == "TenfoldCards"]
+    return {key: found[key] for key in ("status", "reason", "message")}
 
 
 class TestResourcePatch:
@@ -75,13 +81,13 @@ class TestTheNode:
 
     def test_beats_its_heart_and_else_writes_nothing(self, bench: Bench) -> None:
         bench.start()
-        bench.plugin.round()
+        bench.round()
         written = len(bench.cluster.writes)
         bench.clock.advance(1)
-        bench.plugin.round()
+        bench.round()
         assert len(bench.cluster.writes) == written
         bench.clock.advance(bench.settings.heartbeat_seconds)
-        bench.plugin.round()
+        bench.round()
         assert bench.cluster.writes[written:] == [
             ("node", {wire.NODE_HANDSHAKE_ANNOTATION: bench.cluster.node_annotations()[wire.NODE_HANDSHAKE_ANNOTATION]})
         ]
@@ -91,7 +97,7 @@ class TestTheNode:
         bench.cluster.node_object["status"]["capacity"].update({MEMORY: "0", CORES: "0"})
         bench.cluster.kubelet_status_update()
         until(lambda: not bench.plugin.advertiser.ready, "the watch shows it")
-        bench.plugin.round()
+        bench.round()
         assert resources(bench, "capacity") == (2 * 81920, 200)
 
     def test_is_repaired_when_its_annotation_is_changed(self, bench: Bench) -> None:
@@ -102,35 +108,91 @@ class TestTheNode:
             lambda: (bench.plugin.advertiser.node or {})["metadata"]["annotations"][wire.NODE_REGISTER_ANNOTATION] == "nonsense",
             "the watch shows it",
         )
-        bench.plugin.round()
+        bench.round()
         assert bench.cluster.node_annotations()[wire.NODE_REGISTER_ANNOTATION] == before
 
     def test_raises_allocatable_itself_when_the_kubelet_is_late(self, bench: Bench) -> None:
         bench.start(register=False)
         bench.settle()
         assert resources(bench, "allocatable") == (0, 0)
-        bench.plugin.round()
+        bench.round()
         bench.clock.advance(ALLOCATABLE_PATIENCE_SECONDS)
-        bench.plugin.round()
+        bench.round()
         assert resources(bench, "allocatable") == (2 * 81920, 200)
 
     def test_opens_the_schedulers_node_lock_when_every_pod_is_booked(self, bench: Bench) -> None:
         bench.start()
         bench.cluster.set_node_annotation("hamivgpu", "2026-11-30T10:00:00Z")
         until(lambda: "hamivgpu" in (bench.plugin.advertiser.node or {})["metadata"]["annotations"], "the watch shows it")
-        bench.plugin.round()
+        bench.round()
         assert "hamivgpu" not in bench.cluster.node_annotations()
 
-    def test_without_a_card_says_nothing_to_anybody(self, bench: Bench) -> None:
+    def test_without_a_card_says_why_and_offers_nothing(self, bench: Bench) -> None:
         bench.cards.cards = []
         bench.start(register=False)
-        bench.plugin.round()
-        assert bench.cluster.writes == [] and bench.kubelet.registrations == []
+        bench.round()
+        assert [(kind, said["message"]) for kind, said in bench.cluster.writes] == [("condition", "NVML shows no card")]
+        assert bench.kubelet.registrations == []
+
+    def test_says_in_nvmls_words_why_no_card_answers_and_when_one_does_again(self, bench: Bench) -> None:
+        bench.cards.silent = True
+        bench.start(register=False)
+        words = "NVML does not answer: Driver Not Loaded"
+        for _ in range(30):
+            bench.clock.advance(1)
+            bench.round()
+        assert not bench.plugin.ready and bench.plugin.unready == words
+        assert condition(bench) == {"status": "False", "reason": "NoCardAnswers", "message": words}
+        [event] = bench.cluster.events
+        assert event["involvedObject"]["kind"] == "Node" and event["message"] == f"no card answers: {words}"
+        [family] = [each for each in bench.plugin.metrics.collect() if each.name == "tenfold_cards_unavailable"]
+        assert [sample.labels for sample in family.samples] == [{"reason": words}]
+        bench.cards.silent = False
+        bench.clock.advance(bench.settings.scan_seconds)
+        bench.round()
+        assert condition(bench) == {"status": "True", "reason": "CardsAnswer", "message": ""}
+        assert len([kind for kind, _ in bench.cluster.writes if kind == "condition"]) == 2
+        bench.cards.silent = True
+        bench.clock.advance(bench.settings.scan_seconds)
+        bench.round()
+        assert len(bench.cluster.events) == 2
+
+    def test_says_by_event_which_card_goes_and_which_comes_back(self, bench: Bench) -> None:
+        bench.start()
+        assert bench.cluster.events == []
+        for fault in ("critical XID 79", "", "critical XID 79"):
+            bench.cards.cards[1] = dataclasses.replace(bench.cards.cards[1], fault=fault)
+            bench.clock.advance(bench.settings.scan_seconds)
+            bench.round()
+        assert [event["reason"] for event in bench.cluster.events] == [
+            "VgpuCardOutOfService",
+            "VgpuCardInService",
+            "VgpuCardOutOfService",
+        ]
+        assert bench.cluster.events[0]["message"] == f"card {CARD_B} (NVIDIA A800-SXM4-80GB) is out of service: critical XID 79"
+
+    def test_has_no_condition_of_ours_while_all_is_well(self, bench: Bench) -> None:
+        bench.start()
+        assert "conditions" not in bench.cluster.node_object["status"]
+
+    def test_no_longer_names_a_card_that_is_gone_once_its_pods_are(self, bench: Bench) -> None:
+        bench.start()
+        found = pod("one", card=CARD_B)
+        bench.run(found)
+        bench.cards.cards = bench.cards.cards[:1]
+        for expected in ([10, 0], [10]):
+            bench.clock.advance(bench.settings.scan_seconds)
+            bench.settle()
+            records = wire.decode_register(bench.cluster.node_annotations()[wire.NODE_REGISTER_ANNOTATION])
+            assert [record.count for record in records] == expected
+            if len(expected) == 2:
+                bench.end(found)
+                bench.settle()
 
     def test_is_left_alone_until_the_pods_are_known(self, bench: Bench) -> None:
         bench.start(register=False)
-        bench.plugin.binder.synced = False
-        bench.plugin.round()
+        bench.plugin.bookings.synced = False
+        bench.round()
         assert bench.cluster.writes == []
 
 
@@ -160,20 +222,20 @@ class TestTiers:
         key = ("tenfold-system", f"tenfold-tiers-{CATALOGUE.hash8}")
         bench.cluster.config_maps[key] = {"catalogue.json": CATALOGUE.as_json().replace("8192", "8448")}
         bench.start()
-        assert bench.plugin.binder.terms.catalogue is None
+        assert bench.plugin.bookings.terms.catalogue is None
 
     def test_are_known_from_the_cache_after_a_restart(self, bench: Bench) -> None:
         bench.start()
         bench.crash()
         bench.cluster.config_maps.clear()
         bench.start()
-        assert bench.plugin.binder.terms.revision == CATALOGUE.hash8
+        assert bench.plugin.bookings.terms.revision == CATALOGUE.hash8
 
     def test_of_the_old_revision_stay_in_force_while_the_new_one_is_unreadable(self, bench: Bench) -> None:
         bench.start()
         bench.cluster.set_node_annotation(wire.TIERS_REVISION_ANNOTATION, "deadbeef")
         bench.until_revision("deadbeef")
-        assert bench.plugin.binder.terms.revision == CATALOGUE.hash8
+        assert bench.plugin.bookings.terms.revision == CATALOGUE.hash8
 
     def test_take_their_number_of_slices_with_them(self, bench: Bench) -> None:
         fine: Any = CATALOGUE.__class__.from_vars({**CATALOGUE.as_dict(), "slices_per_card": 20})

@@ -136,6 +136,23 @@ class TestCdiFolder:
         folder.remove(SLOT)
         assert folder.slots() == set()
 
+    def test_files_of_others_are_not_ours_and_those_of_killed_writers_go(self, tmp_path: Path) -> None:
+        folder = cdi.CdiFolder(tmp_path)
+        folder.write(SLOT, {"a": 1})
+        others = [
+            "tenfold-site-extra.json",
+            f"tenfold-{SLOT.upper()}x.json",
+            ".tenfold-site.json.tmp",
+            f".other-{SLOT}.json.tmp",
+            "nvidia.yaml",
+        ]
+        leftovers = [f".tenfold-{SLOT}.json.tmp", f".tenfold-{'0' * 32}.json.a1b2"]
+        for name in others + leftovers:
+            (tmp_path / name).touch()
+        assert folder.slots() == {SLOT}
+        folder.remove_leftovers()
+        assert {path.name for path in tmp_path.iterdir()} == {f"tenfold-{SLOT}.json", *others}
+
     def test_a_folder_that_is_none_is_named(self, tmp_path: Path) -> None:
         (tmp_path / "cdi").write_text("", encoding="utf-8")
         with pytest.raises(CdiError, match="cannot write"):

@@ -88,9 +88,12 @@ class TestAClaim:
         found = pod("p", card="GPU-dddddddd-0000-4000-8000-000000000009")
         assert decide(found).source == "moved"
 
-    def test_on_a_sick_card_moves(self) -> None:
+    def test_on_a_sick_card_moves_unless_it_runs_there(self) -> None:
         node = dataclasses.replace(NODE_FACTS, cards=(dataclasses.replace(CARDS[0], fault="XID 79"), CARDS[1]))
-        assert decide(pod("p", card=CARD_A), node=node).cards == {CARD_B}
+        found = pod("p", card=CARD_A)
+        assert decide(found, node=node).cards == {CARD_B}
+        found["status"]["phase"] = "Running"
+        assert decide(found, node=node).cards == {CARD_A}
 
     def test_is_judged_against_the_published_total_when_the_whole_card_is_asked_for(self) -> None:
         found = pod("p", None, limits=[{wire.RESOURCE_NUMBER: "1"}], card=None)
@@ -140,6 +143,29 @@ class TestAMove:
             decide(found, booked("big", "xlarge", CARD_A), booked("more", "medium", CARD_A))
 
 
+class TestAGroupThatSpreads:
+    def rank(self, name: str, card: str | None = None, policy: str = "spread") -> dict[str, Any]:
+        found = pod(name, card=card, uid=f"uid-{name}")
+        found["metadata"]["annotations"].update({"volcano.sh/vgpu-podgroup-policy": policy, "scheduling.k8s.io/group-name": "ring"})
+        return found
+
+    def cards_of(self, *ranks: dict[str, Any]) -> list[str]:
+        made: list[Booking] = []
+        groups = {rank["metadata"]["uid"]: claim.group_of(rank) for rank in ranks}
+        node = dataclasses.replace(NODE_FACTS, groups=groups)
+        for rank in ranks:
+            made.append(decide(rank, *made, node=node))
+        return [next(iter(each.cards)) for each in made]
+
+    def test_gets_a_card_for_each_rank_also_when_we_book(self) -> None:
+        assert self.cards_of(self.rank("r0"), self.rank("r1")) == [CARD_A, CARD_B]
+        assert self.cards_of(self.rank("r0", policy=""), self.rank("r1", policy="")) == [CARD_A, CARD_A]
+
+    def test_waits_where_every_card_has_one_of_it(self) -> None:
+        with pytest.raises(Refused, match="a pod of group 'default/ring' is on it and the group spreads"):
+            self.cards_of(self.rank("r0"), self.rank("r1"), self.rank("r2"))
+
+
 class TestTiers:
     def test_without_a_catalogue_nothing_is_booked(self) -> None:
         with pytest.raises(Refused, match="obeys no tier catalogue yet") as refusal:
@@ -168,6 +194,20 @@ class TestWhoIsRefused:
         found = pod("p", None, limits=[None], card=None)
         found["spec"]["initContainers"] = [{"name": "i", "resources": {"limits": {wire.RESOURCE_NUMBER: "1"}}}]
         with pytest.raises(PermanentRefusal, match="only init containers request a slice"):
+            decide(found)
+
+    @pytest.mark.parametrize("resource", [wire.RESOURCE_MEMORY, wire.RESOURCE_CORES])
+    @pytest.mark.parametrize("where", ["containers", "initContainers"])
+    def test_memory_or_cores_without_a_number(self, resource: str, where: str) -> None:
+        found = pod("p", card=None)
+        found["spec"].setdefault(where, []).append({"name": "bare", "resources": {"limits": {resource: "10"}}})
+        assert claim.asks_for_slice(found)
+        with pytest.raises(PermanentRefusal, match=r"container 'bare' asks for memory or cores of a card without volcano\.sh/vgpu-number"):
+            decide(found)
+
+    def test_memory_in_percent(self) -> None:
+        found = pod("p", None, limits=[{wire.RESOURCE_NUMBER: "1", "volcano.sh/vgpu-memory-percentage": "50"}], card=None)
+        with pytest.raises(PermanentRefusal, match=r"asks for volcano\.sh/vgpu-memory-percentage; write volcano\.sh/vgpu-memory in MiB"):
             decide(found)
 
     def test_a_number_that_the_scheduler_would_cut(self) -> None:

@@ -14,7 +14,8 @@ import pytest
 import yaml
 
 from tenfold_device_plugin.cluster import KubernetesCluster
-from tenfold_device_plugin.errors import ClusterUnavailable, Conflict
+from tenfold_device_plugin.errors import ClusterUnavailable, Conflict, Rejected
+from tests.unit.device_plugin.bench import ManualClock
 
 POD = {
     "metadata": {
@@ -88,7 +89,12 @@ def api() -> Iterator[ApiServer]:
 
 
 @pytest.fixture
-def cluster(api: ApiServer, tmp_path: Path) -> KubernetesCluster:
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def cluster(api: ApiServer, tmp_path: Path, clock: ManualClock) -> KubernetesCluster:
     path = tmp_path / "kubeconfig"
     path.write_text(
         yaml.safe_dump(
@@ -103,7 +109,7 @@ def cluster(api: ApiServer, tmp_path: Path) -> KubernetesCluster:
         ),
         encoding="utf-8",
     )
-    return KubernetesCluster(str(path), timeout_seconds=2)
+    return KubernetesCluster(str(path), timeout_seconds=2, clock=clock)
 
 
 def lines(*events: tuple[str, Any]) -> bytes:
@@ -149,6 +155,26 @@ class TestWriting:
         with pytest.raises(Conflict, match="UID mismatch"):
             cluster.annotate_pod("ns", "p", "u", {})
 
+    @pytest.mark.parametrize(
+        ("status", "words"),
+        [
+            (400, "admission webhook denied the request"),
+            (403, "unable to create new content in namespace ns because it is being terminated"),
+            (413, "Request entity too large"),
+            (500, 'Internal error occurred: failed calling webhook "x.y.z": context deadline exceeded'),
+        ],
+    )
+    def test_what_the_server_will_not_have_is_rejected(self, cluster: KubernetesCluster, api: ApiServer, status: int, words: str) -> None:
+        api.answers["PATCH", "/api/v1/namespaces/ns/pods/p"] = [(status, {"message": words})]
+        with pytest.raises(Rejected, match=f"refuses PATCH /api/v1/namespaces/ns/pods/p: {status} "):
+            cluster.annotate_pod("ns", "p", "u", {})
+
+    @pytest.mark.parametrize("status", [401, 408, 429, 500, 503])
+    def test_what_passes_by_itself_is_a_server_that_is_away(self, cluster: KubernetesCluster, api: ApiServer, status: int) -> None:
+        api.answers["PATCH", "/api/v1/namespaces/ns/pods/p"] = [(status, {"message": "no"})]
+        with pytest.raises(ClusterUnavailable):
+            cluster.annotate_pod("ns", "p", "u", {})
+
     def test_node_resources_go_to_the_status_as_quantities(self, cluster: KubernetesCluster, api: ApiServer) -> None:
         api.answers["PATCH", "/api/v1/nodes/n/status"] = [(200, {"metadata": {"name": "n"}, "status": {}})]
         cluster.set_node_resources("n", {"volcano.sh/vgpu-memory": 5}, {})
@@ -172,11 +198,32 @@ class TestWriting:
 LIST = {"metadata": {"resourceVersion": "10"}, "items": [POD]}
 
 
+class Pauses(threading.Event):
+    """A stop that waits by the clock in its hand and keeps what it was asked to wait; set after so many pauses."""
+
+    def __init__(self, clock: ManualClock, most: int = 1000) -> None:
+        super().__init__()
+        self.clock = clock
+        self.most = most
+        self.seconds: list[float] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self.seconds.append(timeout)
+        self.clock.advance(timeout)
+        if len(self.seconds) >= self.most:
+            self.set()
+        return self.is_set()
+
+
 class TestFollowing:
+    @pytest.fixture(autouse=True)
+    def _pauses(self, clock: ManualClock) -> None:
+        self.pauses = Pauses(clock)
+
     def take(self, cluster: KubernetesCluster, count: int) -> list[Any]:
-        stop = threading.Event()
         found = []
-        for change in cluster.follow_pods("n", stop):
+        for change in cluster.follow_pods("n", self.pauses):
             found.append(change)
             if len(found) == count:
                 break
@@ -205,8 +252,46 @@ class TestFollowing:
     def test_says_when_the_watch_breaks_off(self, cluster: KubernetesCluster, api: ApiServer) -> None:
         api.answers["GET", "/api/v1/pods"] = [(200, LIST)]
         api.answers["GET watch", "/api/v1/pods"] = [(200, b'{"type": "ADDED", "obj\n')]
-        with pytest.raises(ClusterUnavailable, match="broke off"):
-            self.take(cluster, 2)
+        kind, words = self.take(cluster, 2)[1]
+        assert kind == "LOST" and "broke off" in words
+
+    def test_that_ends_at_once_pauses_longer_each_time_and_keeps_its_place(
+        self, cluster: KubernetesCluster, api: ApiServer, clock: ManualClock
+    ) -> None:
+        api.answers["GET", "/api/v1/pods"] = [(200, LIST)]
+        api.answers["GET watch", "/api/v1/pods"] = [(200, b"")]
+        pauses = Pauses(clock, most=8)
+        kinds = [kind for kind, _ in cluster.follow_pods("n", pauses)]
+        assert kinds == ["SYNCED", *["LOST"] * 8]
+        assert [0.5 * least <= pause <= 1.5 * least for pause, least in zip(pauses.seconds, (0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30, 30))] == [
+            True
+        ] * 8
+
+    @pytest.mark.parametrize("code", [410, 500])
+    def test_that_begins_with_an_error_lists_anew_after_a_pause(
+        self, cluster: KubernetesCluster, api: ApiServer, clock: ManualClock, code: int
+    ) -> None:
+        api.answers["GET", "/api/v1/pods"] = [(200, LIST)]
+        api.answers["GET watch", "/api/v1/pods"] = [(200, lines(("ERROR", {"kind": "Status", "code": code, "message": "x"})))]
+        pauses = Pauses(clock, most=5)
+        assert [kind for kind, _ in cluster.follow_pods("n", pauses)] == ["SYNCED"] * 5
+        assert sum(pauses.seconds) > 10
+
+    def test_of_a_server_that_is_away_pauses_and_goes_on_from_its_place(
+        self, cluster: KubernetesCluster, api: ApiServer, clock: ManualClock
+    ) -> None:
+        api.answers["GET", "/api/v1/pods"] = [(200, LIST)]
+        api.answers["GET watch", "/api/v1/pods"] = [(503, {"message": "shutting down"}), (200, lines(("ADDED", POD)))]
+        assert [kind for kind, _ in self.take(cluster, 3)] == ["SYNCED", "LOST", "ADDED"]
+        assert len(self.pauses.seconds) == 1 and clock.monotonic() > 1000.0
+
+    def test_that_lasted_forgets_the_failures_before(self, cluster: KubernetesCluster, api: ApiServer, clock: ManualClock) -> None:
+        api.answers["GET", "/api/v1/pods"] = [(200, LIST)]
+        ends: tuple[int, Any] = (200, b"")
+        api.answers["GET watch", "/api/v1/pods"] = [ends, ends, ends, (200, lines(("ADDED", POD))), ends]
+        pauses = Pauses(clock, most=4)
+        assert [kind for kind, _ in cluster.follow_pods("n", pauses)] == ["SYNCED", *["LOST"] * 3, "ADDED", "LOST"]
+        assert pauses.seconds[3] <= 1.2
 
 
 def test_without_any_credentials_the_start_fails_with_words(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from tenfold_device_plugin.clock import SystemClock
 from tenfold_device_plugin.errors import ClusterUnavailable
 from tenfold_device_plugin.serve import STREAM_GAP_SECONDS, STREAM_PATIENCE_SECONDS
 from tenfold_device_plugin.state import Card
-from tests.unit.device_plugin.bench import CARD_A, CARD_B, Bench, StartFailed, pod, until
+from tests.unit.device_plugin.bench import CARD_A, CARD_B, CATALOGUE, Bench, StartFailed, pod, until
 
 
 @pytest.fixture
@@ -42,14 +42,14 @@ class TestRegistration:
         assert bench.kubelet.registrations == []
         bench.cluster.kubelet_status_update()
         until(lambda: bench.plugin.advertiser.ready, "allocatable has been seen")
-        bench.plugin.round()
+        bench.round()
         assert len(bench.kubelet.registrations) == 1
         until(lambda: bench.kubelet.ids, "the kubelet knows the ids")
 
     def test_is_not_repeated_without_need(self, bench: Bench) -> None:
         bench.start()
         for _ in range(5):
-            bench.plugin.round()
+            bench.round()
         assert len(bench.kubelet.registrations) == 1
 
     def test_is_repeated_after_a_kubelet_restart_and_pods_keep_their_slots(self, bench: Bench) -> None:
@@ -57,7 +57,7 @@ class TestRegistration:
         found = pod("one")
         first = bench.run(found)
         bench.kubelet.restart()
-        bench.plugin.round()
+        bench.round()
         until(lambda: bench.kubelet.ids, "the kubelet knows the ids again")
         assert len(bench.kubelet.registrations) == 2
         assert bench.kubelet.start(found).slot == first.slot
@@ -66,11 +66,11 @@ class TestRegistration:
         bench.start()
         bench.kubelet.drop_stream()
         until(lambda: not bench.plugin.service.watched, "the plugin has noticed")
-        bench.plugin.round()
+        bench.round()
         assert len(bench.kubelet.registrations) == 1  # a new stream may be on its way
         bench.clock.advance(2 * STREAM_GAP_SECONDS)
         assert not bench.plugin.ready
-        bench.plugin.round()
+        bench.round()
         until(lambda: bench.kubelet.ids, "the kubelet knows the ids again")
         assert bench.plugin.ready
 
@@ -78,14 +78,14 @@ class TestRegistration:
         bench.start()
         (socket,) = bench.settings.device_plugins_dir.glob("tenfold-*.sock")
         socket.unlink()
-        bench.plugin.round()
+        bench.round()
         until(lambda: len(bench.kubelet.registrations) == 2 and bench.kubelet.ids, "a new socket is registered")
 
     def test_is_repeated_when_the_kubelet_never_comes_for_the_ids(self, bench: Bench) -> None:
         bench.start()
         bench.plugin.service._open_stream = 0  # as if it had never connected
         bench.clock.advance(STREAM_PATIENCE_SECONDS)
-        bench.plugin.round()
+        bench.round()
         assert len(bench.kubelet.registrations) == 2
         until(lambda: bench.plugin.service.watched, "the kubelet reads the ids")
 
@@ -96,10 +96,10 @@ class TestRegistration:
         bench.settle()
         bench.cluster.kubelet_status_update()
         until(lambda: bench.plugin.advertiser.ready, "allocatable has been seen")
-        bench.plugin.round()
+        bench.round()
         assert not bench.plugin.ready
         bench.kubelet.start_serving()
-        bench.plugin.round()
+        bench.round()
         assert bench.plugin.ready
 
     def test_many_reconnects_leave_workers_for_calls(self, bench: Bench) -> None:
@@ -108,7 +108,7 @@ class TestRegistration:
             bench.kubelet.drop_stream()
             until(lambda: not bench.plugin.service.watched, "the plugin has noticed")
             bench.clock.advance(2 * STREAM_GAP_SECONDS)
-            bench.plugin.round()
+            bench.round()
             until(lambda: bench.plugin.service.watched, "the kubelet reads the ids")
         until(lambda: bench.kubelet.ids, "the kubelet knows the ids")
         bench.run(pod("one"))
@@ -141,12 +141,12 @@ class TestAnApiServerThatIsAway:
         monkeypatch.setattr(bench.cluster, "create_event", slow)
         bench.clock.advance(bench.settings.heartbeat_seconds)
         bench.kubelet.restart()
-        bench.plugin.round()
+        bench.round()
         assert asked == ["after 2 registrations"]
-        bench.plugin.round()
+        bench.round()
         assert len(asked) == 1
         bench.clock.advance(2)
-        bench.plugin.round()
+        bench.round()
         assert len(asked) == 2
 
 
@@ -155,7 +155,7 @@ class TestIds:
         bench.start()
         bench.cards.cards[1] = Card(1, CARD_B, "NVIDIA A800-SXM4-80GB", 81920, "critical XID 79")
         bench.clock.advance(bench.settings.scan_seconds)
-        bench.plugin.round()
+        bench.round()
         assert counts(bench) == [10, 0]
         assert len(bench.kubelet.ids) == 40
 
@@ -163,20 +163,45 @@ class TestIds:
         bench.start()
         bench.cards.silent = True
         bench.clock.advance(bench.settings.scan_seconds)
-        bench.plugin.round()
+        bench.round()
         assert counts(bench) == [0, 0]
         assert len(bench.kubelet.ids) == 40
         bench.cards.silent = False
         bench.clock.advance(bench.settings.scan_seconds)
-        bench.plugin.round()
+        bench.round()
         assert counts(bench) == [10, 10]
 
     def test_of_a_new_card_are_sent_at_once(self, bench: Bench) -> None:
         bench.start()
         bench.cards.cards.append(Card(2, "GPU-cccccccc-0000-4000-8000-000000000003", "NVIDIA A800-SXM4-80GB", 81920))
         bench.clock.advance(bench.settings.scan_seconds)
-        bench.plugin.round()
+        bench.round()
         until(lambda: len(bench.kubelet.ids) == 60, "the kubelet knows the new ids")
+
+    def test_that_containers_hold_stay_when_slices_become_fewer(self, bench: Bench) -> None:
+        bench.start()
+        for number in range(10):
+            bench.run(pod(f"p{number}"))
+        held = {device_id for admitted in bench.kubelet.admitted for device_id in admitted.ids}
+        fewer = CATALOGUE.from_vars({**CATALOGUE.as_dict(), "slices_per_card": 2})
+        bench.cluster.config_maps[("tenfold-system", f"tenfold-tiers-{fewer.hash8}")] = {"catalogue.json": fewer.as_json()}
+        bench.cluster.set_node_annotation(wire.TIERS_REVISION_ANNOTATION, fewer.hash8)
+        bench.until_revision(fewer.hash8)
+        published = {f"{card}::{number}" for card in (CARD_A, CARD_B) for number in range(4)}
+        until(lambda: set(bench.kubelet.ids) == published | held, "the kubelet knows fewer ids, and those that are held")
+
+    def test_that_containers_hold_of_a_card_that_is_gone_stay_and_may_be_given_out_again(self, bench: Bench) -> None:
+        bench.start()
+        found = pod("one", card=CARD_B)
+        bench.bind(found)
+        bench.kubelet.admit(found)
+        (admitted,) = bench.kubelet.admitted
+        bench.crash()
+        bench.cards.cards = bench.cards.cards[:1]
+        bench.kubelet.ids = []
+        bench.start()
+        assert set(admitted.ids) <= set(bench.kubelet.ids) and len(bench.kubelet.ids) == 21
+        assert len(bench.plugin.binder.allocate([admitted.ids])) == 1
 
     def test_that_are_unknown_are_not_allocated(self, bench: Bench) -> None:
         bench.start()
@@ -191,7 +216,7 @@ class TestIds:
         bench.settings.state_dir.joinpath("ledger.json").mkdir()
         with pytest.raises(Exception, match="cannot write"):
             bench.kubelet.admit(found)
-        assert bench.plugin.binder.ledger.slots == {}
+        assert bench.plugin.bookings.ledger.slots == {}
 
 
 @pytest.fixture
@@ -237,7 +262,7 @@ class TestTheEnd:
             until(lambda: counts(bench) == [0, 0], "the cards are out of service")
             found = pod("later")
             bench.cluster.put(found)
-            until(lambda: found["metadata"]["uid"] in bench.plugin.binder.pods, "the pod is seen")
+            until(lambda: found["metadata"]["uid"] in bench.plugin.bookings.pods, "the pod is seen")
             assert leaving.is_alive()
             leaving.join(0.2)
             assert leaving.is_alive()

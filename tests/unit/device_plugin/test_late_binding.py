@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -12,9 +13,11 @@ import pytest
 
 from tenfold_device_plugin import binding
 from tenfold_device_plugin._domain import region, wire
+from tenfold_device_plugin.bookings import STUCK_SECONDS
 from tenfold_device_plugin.errors import Refused
 from tenfold_device_plugin.main import NEIGHBOURS_SECONDS
 from tenfold_device_plugin.podresources import Holder
+from tenfold_device_plugin.state import Card
 from tests.unit.device_plugin.bench import (
     CARD_A,
     CARD_B,
@@ -46,7 +49,7 @@ def slices(created: Created) -> list[tuple[str, int, int]]:
 
 
 def reasons(bench: Bench) -> list[str]:
-    bench.plugin.reporter.flush()
+    bench.plugin.writer.work_all()
     return [event["reason"] for event in bench.cluster.events]
 
 
@@ -182,8 +185,8 @@ class TestAPluginThatGuesses:
         plugin = bench.start()
 
         def oldest_pending(_ids: Sequence[str], holders: Sequence[Holder]) -> Holder:
-            booked = list(plugin.binder.ledger.bookings.values())
-            started = {slot.owner_uid for slot in plugin.binder.ledger.slots.values()}
+            booked = list(plugin.bookings.ledger.bookings.values())
+            started = {slot.owner_uid for slot in plugin.bookings.ledger.slots.values()}
             booking = next((each for each in booked if each.uid not in started), booked[0])
             return next(holder for holder in holders if holder.pod == booking.name)
 
@@ -234,6 +237,26 @@ class TestRestarts:
         assert bench.kubelet.start(running).slot == first.slot
         assert slices(bench.kubelet.start(waiting)) == [(CARD_B, 8192, 10)]
 
+    @pytest.mark.parametrize("damage", ["{half", '{"format": 2}'], ids=["torn", "newer"])
+    def test_slots_that_the_ledger_has_lost_come_from_the_kubelets_record(self, bench: Bench, damage: str) -> None:
+        bench.start()
+        found = [pod("first", card=CARD_B), pod("second", card=CARD_A)]
+        created = [bench.run(each) for each in found]
+        before = bench.plugin.bookings.ledger
+        bench.settle()
+        bench.crash()
+        (bench.settings.state_dir / "ledger.json").write_text(damage, encoding="utf-8")
+        if damage != "{half":
+            (bench.settings.state_dir / "ledger.previous.json").write_text(damage, encoding="utf-8")
+        bench.kubelet.ids = []
+        bench.start()
+        after = bench.plugin.bookings.ledger
+        assert after.slots == before.slots
+        assert {uid: booking.cards for uid, booking in after.bookings.items()} == {
+            uid: booking.cards for uid, booking in before.bookings.items()
+        }
+        assert [bench.kubelet.start(each).slot for each in found] == [each.slot for each in created]
+
     def test_after_a_reboot_the_old_slot_names_work_again(self, bench: Bench) -> None:
         bench.start()
         found = pod("one")
@@ -272,7 +295,7 @@ class TestASlotNeverChangesHands:
         second = pod("web-0", card=CARD_A)
         new = bench.run(second)
         assert new.slot != old.slot
-        assert bench.plugin.binder.ledger.slots[old.slot].owner_uid == first["metadata"]["uid"]
+        assert bench.plugin.bookings.ledger.slots[old.slot].owner_uid == first["metadata"]["uid"]
 
     def test_a_start_of_the_first_is_refused_once_the_api_shows_the_second(self, bench: Bench) -> None:
         bench.start()
@@ -283,6 +306,40 @@ class TestASlotNeverChangesHands:
         bench.settle()
         with pytest.raises(StartFailed, match="foreign_slot: every slot of these ids belongs to another pod"):
             bench.kubelet.start(first)
+
+    def test_a_namesake_between_allocate_and_start_keeps_its_slice_to_itself(self, bench: Bench) -> None:
+        """UID 1's container must not run on UID 2's booking, beside UID 2's own."""
+        bench.start()
+        first, second = pod("web-0", "small", card=CARD_A), pod("web-0", "large", card=CARD_B)
+        bench.bind(first)
+        bench.kubelet.admit(first)
+        bench.cluster.delete(first)  # by force: the kubelet is about to start its container
+        bench.bind(second)
+        with pytest.raises(StartFailed, match=f"foreign_slot: .* {first['metadata']['uid']}, container 'c0'"):
+            bench.kubelet.start(first)
+        bench.kubelet.admit(second)
+        with pytest.raises(StartFailed, match="foreign_slot"):
+            bench.kubelet.start(first)
+        assert slices(bench.kubelet.start(second)) == [(CARD_B, 32768, 60)]
+        assert {slot.owner_uid for slot in bench.plugin.bookings.ledger.slots.values()} == {"", second["metadata"]["uid"]}
+
+    @pytest.mark.parametrize("form", ["absent", "unknown", "other answers"])
+    def test_where_the_kubelets_record_cannot_be_read_a_start_goes_on_and_it_is_said(
+        self, bench: Bench, caplog: pytest.LogCaptureFixture, form: str
+    ) -> None:
+        bench.start()
+        found = pod("one")
+        bench.bind(found)
+        bench.kubelet.writes_checkpoint = False
+        bench.kubelet.admit(found)
+        entry = {"PodUID": "x", "ContainerName": "c", "ResourceName": wire.RESOURCE_NUMBER, "DeviceIDs": {}, "AllocResp": "####"}
+        texts = {"unknown": '{"Version": 3}', "other answers": json.dumps({"Data": {"PodDeviceEntries": [entry]}})}
+        if form in texts:
+            (bench.settings.device_plugins_dir / "kubelet_internal_checkpoint").write_text(texts[form], encoding="utf-8")
+        with caplog.at_level("WARNING"):
+            for _ in range(2):
+                assert slices(bench.kubelet.start(found)) == [(CARD_A, 8192, 10)]
+        assert caplog.text.count("a namesake's start is not told apart by the kubelet's record: ") == 1
 
     def test_without_the_api_server_a_mixed_record_is_not_trusted(self, bench: Bench) -> None:
         bench.start()
@@ -306,10 +363,10 @@ class TestAWatchThatLagsBehind:
         bench.kubelet.admit(found)
         assert slices(bench.kubelet.start(found)) == [(CARD_B, 8192, 10)]
         bench.run(pod("other"))
-        assert found["metadata"]["uid"] in bench.plugin.binder.ledger.bookings
+        assert found["metadata"]["uid"] in bench.plugin.bookings.ledger.bookings
         bench.clock.advance(60)
-        bench.plugin.round()
-        assert found["metadata"]["uid"] in bench.plugin.binder.ledger.bookings
+        bench.round()
+        assert found["metadata"]["uid"] in bench.plugin.bookings.ledger.bookings
 
     def test_a_pod_that_was_deleted_meanwhile_does_not_stay_for_ever(self, bench: Bench) -> None:
         bench.start()
@@ -319,8 +376,9 @@ class TestAWatchThatLagsBehind:
         bench.kubelet.start(found)
         bench.cluster.pods.clear()  # its DELETED event came before PreStart had read the answer
         bench.clock.advance(60)
-        bench.plugin.round()
-        assert bench.plugin.binder.ledger.bookings == {} and bench.plugin.binder.pods == {}
+        for _ in range(2):  # the writer asks, the node's own round looks for processes
+            bench.round()
+        assert bench.plugin.bookings.ledger.bookings == {} and bench.plugin.bookings.pods == {}
 
 
 class TestPodsThatBypassTheScheduler:
@@ -363,6 +421,16 @@ class TestPodsThatBypassTheScheduler:
         bench.kubelet.admit(found)
         with pytest.raises(StartFailed, match=r"81920 MiB and 10 percent of card .* by annotation, 8192 MiB and 10 percent by its limits"):
             bench.kubelet.start(found)
+
+    def test_memory_without_a_number_is_told_by_name_and_nothing_is_booked(self, bench: Bench) -> None:
+        """The kubelet starts such a container without asking us."""
+        bench.start()
+        found = pod("bare", None, limits=[{wire.RESOURCE_MEMORY: "8192", wire.RESOURCE_CORES: "10"}])
+        bench.bind(found)
+        [event] = bench.cluster.events
+        assert event["reason"] == "VgpuNotBooked" and "container 'c0' asks for memory or cores of a card without" in event["message"]
+        assert bench.plugin.bookings.ledger.bookings == {}
+        assert bench.cluster.annotations(found)[wire.POD_BIND_PHASE_ANNOTATION] == wire.BIND_PHASE_ALLOCATING
 
     def test_a_sidecar_that_requests_a_slice_is_refused(self, bench: Bench) -> None:
         bench.start()
@@ -438,34 +506,64 @@ class TestATakenCard:
             bench.kubelet.start(third)
         assert bench.plugin.reporter.refusals["no_room"] >= 1
 
-    def test_a_force_deleted_pod_keeps_its_share_for_a_while_if_its_processes_show_memory(self, bench: Bench) -> None:
+    def test_a_force_deleted_pod_keeps_its_share_as_long_as_a_process_of_it_lives(self, bench: Bench) -> None:
+        """Whatever its state says (the tenant writes it) and however long the driver holds on to it."""
         bench.start()
+        first, second = pod("first", "xlarge"), pod("second", "large", card=CARD_A)
+        created = bench.run(first)
+        bench.process(77, created.slot)
+        bench.spend(created.slot, 0)
+        bench.cluster.delete(first)
+        bench.bind(second)
+        bench.clock.advance(3600)
+        bench.settle()
+        assert second["metadata"]["uid"] not in bench.plugin.bookings.ledger.bookings
+        bench.end_process(77)
+        bench.clock.advance(STUCK_SECONDS)
+        bench.spend(created.slot, 5 * MIB)  # what a killed process leaves behind
+        bench.settle()
+        assert bench.plugin.bookings.ledger.bookings[second["metadata"]["uid"]].cards == {CARD_A}
+
+    def test_where_processes_cannot_be_seen_a_force_deleted_pod_keeps_its_share_for_a_while_if_it_shows_memory(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        bench.start()
+        monkeypatch.setattr("tenfold_device_plugin.kubelet.peer_pid", lambda _socket: 0)
         first, second = pod("first", "xlarge"), pod("second", "large")
         bench.spend(bench.run(first).slot, 5 * MIB)
         bench.cluster.delete(first)
         bench.bind(second)
-        assert second["metadata"]["uid"] not in bench.plugin.binder.ledger.bookings
+        assert second["metadata"]["uid"] not in bench.plugin.bookings.ledger.bookings
         bench.clock.advance(bench.settings.forced_grace_seconds)
         bench.settle()
-        assert bench.plugin.binder.ledger.bookings[second["metadata"]["uid"]].cards == {CARD_A}
+        assert bench.plugin.bookings.ledger.bookings[second["metadata"]["uid"]].cards == {CARD_A}
 
-    def test_a_force_deleted_pod_without_device_memory_frees_its_share_at_once(self, bench: Bench) -> None:
+    @pytest.mark.parametrize("seen", [True, False])
+    def test_a_force_deleted_pod_without_process_or_memory_frees_its_share_at_once(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch, seen: bool
+    ) -> None:
         bench.start()
+        if not seen:
+            monkeypatch.setattr("tenfold_device_plugin.kubelet.peer_pid", lambda _socket: 0)
         first, second = pod("first", "xlarge"), pod("second", "large")
         bench.spend(bench.run(first).slot, 0)
         bench.cluster.delete(first)
         bench.bind(second)
-        assert bench.plugin.binder.ledger.bookings[second["metadata"]["uid"]].cards == {CARD_A}
+        assert bench.plugin.bookings.ledger.bookings[second["metadata"]["uid"]].cards == {CARD_A}
 
     def test_a_start_waits_for_a_force_deleted_pods_processes(self, bench: Bench) -> None:
         bench.start()
         first, second = pod("first", "xlarge"), pod("second", "large")
-        slot = bench.run(first).slot
-        bench.spend(slot, 5 * MIB)
+        bench.process(77, bench.run(first).slot)
         bench.cluster.delete(first)
         bench.bind(second)
         bench.kubelet.admit(second)
-        ending = threading.Timer(0.05, bench.spend, args=(slot, 0))
+
+        def end() -> None:
+            bench.end_process(77)
+            bench.plugin.rounds.run_due()
+
+        ending = threading.Timer(0.05, end)
         ending.start()
         assert slices(bench.kubelet.start(second)) == [(CARD_A, 32768, 60)]
         ending.join()
@@ -473,9 +571,10 @@ class TestATakenCard:
     def test_the_capacity_does_not_count_what_is_about_to_fall_free(self, bench: Bench) -> None:
         bench.start()
         first = pod("first", "xlarge")
-        bench.spend(bench.run(first).slot, 5 * MIB)
+        bench.process(77, bench.run(first).slot)
         bench.cluster.delete(first)
         bench.settle()
+        assert first["metadata"]["uid"] in bench.plugin.bookings.ledger.bookings
         assert bench.cluster.node_object["status"]["capacity"][wire.RESOURCE_MEMORY] == str(2 * CARD_MIB)
 
     def test_a_card_that_was_pulled_is_left_for_another(self, bench: Bench) -> None:
@@ -484,6 +583,91 @@ class TestATakenCard:
         bench.bind(found)
         bench.kubelet.admit(found)
         bench.plugin.inventory.cards = [card for card in bench.plugin.inventory.cards if card.uuid == CARD_A]
+        assert slices(bench.kubelet.start(found)) == [(CARD_A, 8192, 10)]
+
+
+CARD_C = "GPU-cccccccc-0000-4000-8000-000000000003"
+
+
+class TestACardThatFails:
+    @pytest.fixture
+    def three(self, bench: Bench) -> Bench:
+        """A third card."""
+        bench.cards.cards.append(Card(2, CARD_C, "NVIDIA A800-SXM4-80GB", CARD_MIB))
+        path = bench.settings.cdi_dir / "nvidia.yaml"
+        extra = f"  - name: {CARD_C}\n    containerEdits:\n      deviceNodes:\n        - path: /dev/nvidia2\n"
+        path.write_text(path.read_text(encoding="utf-8") + extra, encoding="utf-8")
+        bench.start()
+        return bench
+
+    def pull(self, bench: Bench, *uuids: str) -> None:
+        """The cards are gone, and the plugin begins anew."""
+        bench.crash()
+        bench.cards.cards = [card for card in bench.cards.cards if card.uuid not in uuids]
+        bench.start()
+
+    def break_card(self, bench: Bench, index: int, fault: str) -> None:
+        bench.cards.cards[index] = dataclasses.replace(bench.cards.cards[index], fault=fault)
+        bench.clock.advance(bench.settings.scan_seconds)
+        bench.round()
+
+    def test_moves_the_container_that_starts_and_never_a_running_sibling(self, three: Bench) -> None:
+        three.run(pod("filler", None, limits=[limits(40000, 20)], card=CARD_C))
+        found = pod("two", None, limits=[limits(30000, 10), limits(4096, 10)], card=[[CARD_A], [CARD_B]])
+        three.bind(found)
+        three.kubelet.admit(found)
+        first = three.kubelet.start(found, "c0")
+        three.kubelet.start(found, "c1")
+        three.cluster.change(found, phase="Running")
+        three.until_seen()
+        self.pull(three, CARD_B)
+        assert slices(three.kubelet.start(found, "c1")) == [(CARD_C, 4096, 10)]
+        assert region.read_config(three.settings.slots_dir / first.slot).gpus[0].uuid == CARD_A
+        three.settle()
+        assert three.cluster.annotations(found)[wire.POD_IDS_ANNOTATION] == f"{CARD_A},NVIDIA,30000,10:;{CARD_C},NVIDIA,4096,10:"
+
+    def test_does_not_keep_a_sibling_on_another_card_from_restarting(self, bench: Bench) -> None:
+        bench.start()
+        found = pod("two", None, limits=[limits(4096, 10), limits(4096, 10)], card=[[CARD_A], [CARD_B]])
+        bench.bind(found)
+        bench.kubelet.admit(found)
+        for name in ("c0", "c1"):
+            bench.kubelet.start(found, name)
+        bench.cluster.change(found, phase="Running")
+        bench.until_seen()
+        self.pull(bench, CARD_B)
+        bench.run(pod("other", None, limits=[limits(77000, 80)]))
+        assert slices(bench.kubelet.start(found, "c0")) == [(CARD_A, 4096, 10)]
+        with pytest.raises(StartFailed, match=f"no_room: card '{CARD_B}', which it was booked on, is gone; no card of this node has room"):
+            bench.kubelet.start(found, "c1")
+
+    def test_before_the_first_start_makes_the_container_move(self, bench: Bench) -> None:
+        bench.start()
+        found = pod("one")
+        bench.bind(found)
+        bench.kubelet.admit(found)
+        self.break_card(bench, 0, "critical XID 79")
+        assert slices(bench.kubelet.start(found)) == [(CARD_B, 8192, 10)]
+        bench.settle()
+        assert bench.cluster.annotations(found)[wire.POD_IDS_ANNOTATION] == f"{CARD_B},NVIDIA,8192,10:"
+
+    def test_before_the_first_start_makes_the_container_wait_where_no_other_has_room(self, bench: Bench) -> None:
+        bench.start()
+        bench.run(pod("big", "xlarge", card=CARD_B))
+        found = pod("one", "large", card=CARD_A)
+        bench.bind(found)
+        bench.kubelet.admit(found)
+        self.break_card(bench, 0, "critical XID 79")
+        with pytest.raises(StartFailed, match=r"no_room: card .* is out of service: critical XID 79; no card of this node has room"):
+            bench.kubelet.start(found)
+        self.break_card(bench, 0, "")
+        assert slices(bench.kubelet.start(found)) == [(CARD_A, 32768, 60)]
+
+    def test_after_the_first_start_is_the_containers_to_return_to(self, bench: Bench) -> None:
+        bench.start()
+        found = pod("one")
+        bench.run(found)
+        self.break_card(bench, 0, "critical XID 79")
         assert slices(bench.kubelet.start(found)) == [(CARD_A, 8192, 10)]
 
 
@@ -513,7 +697,7 @@ class TestLostAnnotations:
         found = pod("one")
         found["metadata"]["annotations"][wire.POD_NODE_ANNOTATION] = "gpu-2"
         bench.run(found)
-        assert bench.plugin.binder.ledger.bookings[found["metadata"]["uid"]].source == "limits"
+        assert bench.plugin.bookings.ledger.bookings[found["metadata"]["uid"]].source == "limits"
         assert bench.cluster.annotations(found)[wire.POD_NODE_ANNOTATION] == NODE
 
     def test_changed_ones_of_a_running_pod_are_put_right(self, bench: Bench) -> None:
@@ -620,7 +804,7 @@ class TestEviction:
             for _ in range(3):
                 with pytest.raises(StartFailed, match="no_hook"):
                     bench.kubelet.start(found)
-            bench.plugin.reporter.flush()
+            bench.plugin.writer.work_all()
             assert bench.cluster.evicted == [f"default/one/{found['metadata']['uid']}"]
         finally:
             bench.close()
@@ -632,7 +816,7 @@ class TestPodsThatCameTooEarly:
         found = pod("early")
         found["status"] = {"phase": "Failed", "reason": "UnexpectedAdmissionError"}
         bench.bind(found, pod("other", None, card=None))
-        assert bench.plugin.binder.failed_at_admission() == 1
+        assert bench.plugin.bookings.failed_at_admission() == 1
 
 
 class TestThePage:
@@ -671,7 +855,7 @@ class TestNeighbours:
         for gpu_time_us in (0, 400_000):
             bench.clock.advance(NEIGHBOURS_SECONDS)
             bench.spend(busy_slot.slot, 0, gpu_time_us)
-            bench.plugin.round()
+            bench.round()
         return idle_slot, busy_slot
 
     def test_a_page_begins_with_the_tiers_mode_and_priority_and_the_number_of_others(self, shared: Bench) -> None:
@@ -685,12 +869,12 @@ class TestNeighbours:
         low_slot, high_slot = self.run_beside_work(shared, low, high)
         assert (self.quota(shared, low_slot).neighbours, self.quota(shared, low_slot).pressure) == (1, "higher")
         assert self.quota(shared, high_slot).pressure == "none"
-        shared.plugin.round()
+        shared.round()
         assert region.read_generation(shared.settings.slots_dir / low_slot.slot) == 3
         shared.end(high)
         shared.settle()
         shared.clock.advance(NEIGHBOURS_SECONDS)
-        shared.plugin.round()
+        shared.round()
         assert (self.quota(shared, low_slot).neighbours, self.quota(shared, low_slot).pressure) == (0, "none")
 
     def test_a_changed_quota_keeps_what_the_page_tells(self, shared: Bench) -> None:
@@ -717,10 +901,10 @@ class TestALiveQuota:
         found = pod("one")
         created = bench.run(found)
         binder = bench.plugin.binder
-        booking = binder.ledger.bookings[found["metadata"]["uid"]]
+        booking = binder.bookings.ledger.bookings[found["metadata"]["uid"]]
         (container,) = booking.containers
         grown = dataclasses.replace(container.shares[0], memory_mib=10240, limit_cores_percent=25)
-        binder.ledger.put_booking(dataclasses.replace(booking, containers=(dataclasses.replace(container, shares=(grown,)),)))
+        binder.bookings.ledger.put_booking(dataclasses.replace(booking, containers=(dataclasses.replace(container, shares=(grown,)),)))
         assert binder.rewrite_pages(booking.uid) == 1
         page = region.read_config(bench.settings.slots_dir / created.slot)
         assert [(gpu.memory_limit_bytes // MIB, gpu.core_limit_percent) for gpu in page.gpus] == [(10240, 25)]

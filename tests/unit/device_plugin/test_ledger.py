@@ -91,12 +91,46 @@ class TestDamage:
         assert "ledger.json' is damaged" in again.recovered_from
 
     @pytest.mark.parametrize(
-        "text", ["", "[]", "null", '{"format": 2}', '{"format": 1}', '{"format": 1, "bookings": [{}], "slots": [], "refusals": {}}']
+        "text",
+        [
+            "",
+            "[]",
+            "null",
+            '{"format": 0}',
+            '{"format": "2"}',
+            '{"format": 1}',
+            '{"format": 1, "bookings": [{}], "slots": [], "refusals": {}}',
+        ],
     )
     def test_without_a_good_version_the_start_is_refused(self, tmp_path: Path, text: str) -> None:
         (tmp_path / "ledger.json").write_text(text, encoding="utf-8")
         with pytest.raises(LedgerError, match=r"ledger\.json' is damaged .*; drain this node of slice pods"):
             Ledger.load(tmp_path)
+
+    def test_one_of_a_newer_version_is_kept_aside_and_named(self, tmp_path: Path) -> None:
+        texts = {"ledger.json": '{"format": 2, "rows": []}', "ledger.previous.json": '{"format": 3}'}
+        for name, text in texts.items():
+            (tmp_path / name).write_text(text, encoding="utf-8")
+        ledger = Ledger.load(tmp_path)
+        assert ledger.slots == {}
+        assert (tmp_path / "ledger.format-2.json").read_text(encoding="utf-8") == texts["ledger.json"]
+        assert "ledger.json' is of a newer version (format 2), kept as '" in ledger.recovered_from
+        assert "ledger.previous.format-3.json" in ledger.recovered_from
+        assert Ledger.load(tmp_path).recovered_from  # as long as nothing was written since
+        ledger.put_slots([SLOT])
+        assert not Ledger.load(tmp_path).recovered_from
+
+    def test_keys_that_we_do_not_know_are_left_out(self, tmp_path: Path) -> None:
+        ledger = Ledger.load(tmp_path)
+        ledger.put_slots([SLOT])
+        ledger.put_booking(Booking("u", "ns", "p", "", "", "limits", (ContainerShare("c", (Share("GPU-a", 1, 2, 3),)),)))
+        path = tmp_path / "ledger.json"
+        document = json.loads(path.read_text(encoding="utf-8"))
+        document["slots"][0]["allocated_at"] = document["bookings"][0]["note"] = "x"
+        document["bookings"][0]["containers"][0]["shares"][0]["unit"] = "x"
+        path.write_text(json.dumps({**document, "quotas": []}), encoding="utf-8")
+        again = Ledger.load(tmp_path)
+        assert (again.slots, again.bookings, again.recovered_from) == (ledger.slots, ledger.bookings, "")
 
     def test_a_full_disk_changes_nothing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ledger = Ledger.load(tmp_path)

@@ -137,10 +137,17 @@ class TestTheNode:
         bench.clock.advance(2 * STREAM_GAP_SECONDS)
         assert self.status(server, "/readyz") == 503
 
+    def test_says_why_it_is_not_ready(self, bench: Bench, server: MetricsServer) -> None:
+        (bench.settings.hook_root / "current").unlink()
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(f"http://127.0.0.1:{server.port}/readyz", timeout=5)
+        with caught.value as error:
+            assert error.read().startswith(b"no hook in force: ")
+
     def test_is_dead_when_its_rounds_stop(self, bench: Bench, server: MetricsServer) -> None:
         bench.clock.advance(STALE_SECONDS)
         assert self.status(server, "/healthz") == 503
-        bench.plugin.round()
+        bench.round()
         assert self.status(server, "/healthz") == 200
 
     def status(self, server: MetricsServer, path: str) -> Any:

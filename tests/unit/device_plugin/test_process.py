@@ -104,6 +104,8 @@ class HttpApi:
             return {"metadata": {"resourceVersion": "1"}, "items": list(cluster.pods.values())}
         if parts == ["nodes"]:
             return {"metadata": {"resourceVersion": "1"}, "items": [cluster.node_object]}
+        if parts[0] == "nodes" and parts[-1] == "status" and "conditions" in body["status"]:
+            return cluster.set_node_condition(parts[1], body["status"]["conditions"][0])
         if parts[0] == "nodes" and parts[-1] == "status":
             return cluster.set_node_resources(
                 parts[1],
@@ -225,7 +227,7 @@ def test_binds_a_full_node_within_its_memory_and_leaves_in_order(bench: Bench, a
         process.process.wait()
     assert {record.count for record in wire.decode_register(bench.cluster.node_annotations()[wire.NODE_REGISTER_ANNOTATION])} == {0}
     lines = process.lines()
-    assert any(line["message"].startswith("container default/p0/c0 may start with 8192 MiB") and line["slot"] for line in lines)
+    assert any(line["message"].startswith("pod default/p0: container 'c0' may start with 8192 MiB") and line["slot"] for line in lines)
     assert not [line for line in lines if line["level"] in ("error", "critical")]
 
 

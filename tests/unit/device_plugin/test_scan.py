@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from tenfold_device_plugin._domain.gpu_time import Sample
 from tenfold_device_plugin.errors import CardsUnavailable
-from tenfold_device_plugin.scan import AbsentCards, Inventory, NvmlCards
+from tenfold_device_plugin.scan import AbsentCards, Inventory, NvmlCards, Xids
 from tests.unit.device_plugin.bench import CARD_A, CARD_B, FakeCards, ManualClock
 
 
@@ -22,13 +23,14 @@ class FakeNvml:
 
     NVMLError = NvmlError
     nvmlEventTypeXidCriticalError = 8  # noqa: N815 (pynvml's name)
-    NVML_SUCCESS, NVML_ERROR_NOT_SUPPORTED, NVML_ERROR_NOT_FOUND = 0, 3, 6
+    NVML_SUCCESS, NVML_ERROR_NOT_SUPPORTED, NVML_ERROR_NOT_FOUND, NVML_ERROR_TIMEOUT = 0, 3, 6, 10
 
     def __init__(self) -> None:
         self.uuids = [CARD_A, CARD_B]
         self.total_bytes = 81251 * 2**20 + 5
         self.broken: set[Any] = set()
         self.events: list[tuple[str, int]] = []
+        self.sets: list[list[str]] = []
         self.mode = 0
         self.rows: list[Any] | int = []
         self.initialised = 0
@@ -81,17 +83,30 @@ class FakeNvml:
     def _nvmlDeviceGetUtilizationRates(self, _handle: str) -> Any:  # noqa: N802
         return SimpleNamespace(gpu=42)
 
-    def _nvmlEventSetCreate(self) -> str:  # noqa: N802
-        return "events"
+    def _nvmlEventSetCreate(self) -> int:  # noqa: N802
+        self.sets.append([])
+        return len(self.sets) - 1
 
-    def _nvmlDeviceRegisterEvents(self, *_arguments: Any) -> None:  # noqa: N802
-        pass
+    def _nvmlEventSetFree(self, events: int) -> None:  # noqa: N802
+        self.sets[events] = []
 
-    def _nvmlEventSetWait(self, _events: Any, _timeout_ms: int) -> Any:  # noqa: N802
-        if not self.events:
-            raise NvmlError("Timeout")
-        uuid, xid = self.events.pop(0)
-        return SimpleNamespace(device=uuid, eventData=xid)
+    def _nvmlDeviceRegisterEvents(self, handle: str, _kinds: int, events: int) -> None:  # noqa: N802
+        self.sets[events].append(handle)
+
+    def _nvmlEventSetWait(self, events: int, _timeout_ms: int) -> Any:  # noqa: N802
+        if any(("events", handle) in self.broken for handle in self.sets[events]):
+            raise NvmlError("GPU is lost")
+        for position, (uuid, xid) in enumerate(self.events):
+            if uuid in self.sets[events]:
+                del self.events[position]
+                return SimpleNamespace(device=uuid, eventData=xid)
+        error = NvmlError("Timeout")
+        error.value = self.NVML_ERROR_TIMEOUT  # type: ignore[attr-defined]
+        raise error
+
+
+def booked(_uuid: str) -> bool:
+    return True
 
 
 @pytest.fixture
@@ -105,8 +120,8 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def source(nvml: FakeNvml, clock: ManualClock) -> NvmlCards:
-    return NvmlCards(nvml, clock, xid_hold_seconds=300)
+def source(nvml: FakeNvml, clock: ManualClock, tmp_path: Path) -> NvmlCards:
+    return NvmlCards(nvml, Xids(tmp_path / "xids.json", clock, 300))
 
 
 def faults(source: NvmlCards) -> list[str]:
@@ -139,6 +154,38 @@ class TestNvmlCards:
         nvml.broken = {call}
         assert faults(source) == ["", ""]
 
+    def test_of_a_lost_card_do_not_silence_the_errors_of_others(self, source: NvmlCards, nvml: FakeNvml) -> None:
+        nvml.broken = {("nvmlDeviceGetHandleByIndex", 1), ("nvmlDeviceRegisterEvents", CARD_B)}
+        source.scan()
+        nvml.events = [(CARD_A, 48)]
+        assert faults(source) == ["critical XID 48"]
+
+    def test_lost_later_do_not_either_and_are_heard_again_when_they_are_back(self, source: NvmlCards, nvml: FakeNvml) -> None:
+        source.scan()
+        nvml.broken = {("events", CARD_A), ("nvmlDeviceGetUUID", CARD_A)}
+        nvml.events = [(CARD_B, 48), (CARD_A, 79)]
+        assert faults(source) == ["critical XID 48"]
+        assert list(source.use()) == [CARD_B]
+        nvml.broken = set()
+        assert faults(source) == ["critical XID 79", "critical XID 48"]
+
+    def test_held_for_an_error_are_held_by_the_next_plugin(
+        self, source: NvmlCards, nvml: FakeNvml, clock: ManualClock, tmp_path: Path
+    ) -> None:
+        source.scan()
+        nvml.events = [(CARD_B, 79)]
+        source.scan()
+        clock.advance(200)
+        later = NvmlCards(nvml, Xids(tmp_path / "xids.json", clock, 300))
+        assert faults(later) == ["", "critical XID 79"]
+        clock.advance(100)
+        assert faults(later) == ["", ""]
+
+    @pytest.mark.parametrize("text", ["", "{", "[]", '{"x": 1}', '{"x": ["y", null]}'])
+    def test_start_with_a_record_that_cannot_be_read(self, nvml: FakeNvml, clock: ManualClock, tmp_path: Path, text: str) -> None:
+        (tmp_path / "xids.json").write_text(text, encoding="utf-8")
+        assert faults(NvmlCards(nvml, Xids(tmp_path / "xids.json", clock, 300))) == ["", ""]
+
     def test_in_exclusive_mode_cannot_be_shared(self, source: NvmlCards, nvml: FakeNvml) -> None:
         nvml.mode = 3
         assert all("compute mode is not DEFAULT" in fault for fault in faults(source))
@@ -164,21 +211,28 @@ class TestNvmlCards:
 class TestInventory:
     def test_remembers_a_card_that_fell_off_the_bus(self, source: NvmlCards, nvml: FakeNvml) -> None:
         inventory = Inventory(source)
-        inventory.refresh()
+        inventory.refresh(booked)
         nvml.broken = {("nvmlDeviceGetName", CARD_A)}
-        assert [(card.uuid, card.fault) for card in inventory.refresh()] == [(CARD_A, "NVML does not answer for it"), (CARD_B, "")]
+        assert [(card.uuid, card.fault) for card in inventory.refresh(booked)] == [(CARD_A, "NVML does not answer for it"), (CARD_B, "")]
         nvml.broken = set()
-        assert all(card.healthy for card in inventory.refresh())
+        assert all(card.healthy for card in inventory.refresh(booked))
+
+    def test_forgets_a_card_that_is_gone_and_holds_nothing(self, source: NvmlCards, nvml: FakeNvml) -> None:
+        inventory = Inventory(source)
+        inventory.refresh(booked)
+        nvml.broken = {("nvmlDeviceGetName", CARD_A)}
+        assert [card.uuid for card in inventory.refresh(lambda uuid: uuid == CARD_B)] == [CARD_B]
 
     def test_remembers_all_cards_while_nvml_is_silent(self) -> None:
         cards = FakeCards()
         inventory = Inventory(cards)
-        inventory.refresh()
+        inventory.refresh(booked)
         cards.silent = True
-        assert [card.healthy for card in inventory.refresh()] == [False, False]
+        assert [card.healthy for card in inventory.refresh(booked)] == [False, False]
+        assert inventory.problem == "NVML does not answer: Driver Not Loaded"
 
     def test_of_a_node_without_nvml_is_empty_and_the_source_says_why(self) -> None:
-        assert list(Inventory(AbsentCards("no package")).refresh()) == []
+        assert list(Inventory(AbsentCards("no package")).refresh(booked)) == []
         with pytest.raises(CardsUnavailable, match="no package"):
             AbsentCards("no package").scan()
 
@@ -189,8 +243,8 @@ class TestWhoUsesACard:
         return FakeNvml()
 
     @pytest.fixture
-    def cards(self, nvml: FakeNvml) -> NvmlCards:
-        made = NvmlCards(nvml, ManualClock(), 300)
+    def cards(self, nvml: FakeNvml, tmp_path: Path) -> NvmlCards:
+        made = NvmlCards(nvml, Xids(tmp_path / "xids.json", ManualClock(), 300))
         made.scan()
         return made
 
@@ -220,6 +274,6 @@ class TestWhoUsesACard:
         nvml.rows = []
         assert cards.samples(CARD_A, 0) == []
 
-    def test_before_the_first_scan_and_without_nvml_there_is_no_answer(self, nvml: FakeNvml) -> None:
-        assert NvmlCards(nvml, ManualClock(), 300).samples(CARD_A, 0) is None
+    def test_before_the_first_scan_and_without_nvml_there_is_no_answer(self, nvml: FakeNvml, tmp_path: Path) -> None:
+        assert NvmlCards(nvml, Xids(tmp_path / "xids.json", ManualClock(), 300)).samples(CARD_A, 0) is None
         assert AbsentCards("no NVML").samples(CARD_A, 0) is None

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenfold_device_plugin import state
-from tenfold_device_plugin._domain import wire
+from tenfold_device_plugin._domain import fit, wire
 from tenfold_device_plugin.state import Booking, Card, ContainerShare, Share, Terms
 from tests.unit.device_plugin.bench import CARD_A, CARD_B, CATALOGUE, pod
 
@@ -129,28 +129,61 @@ class TestEffectiveRequest:
         assert state.effective_request({"spec": spec}, wire.RESOURCE_MEMORY) == 3000
 
 
+def two_on_one_card(uid: str, memory_mib: int, cores: int) -> state.Booking:
+    share = state.Share(CARD_A, memory_mib, cores, cores)
+    containers = (state.ContainerShare("c0", (share,)), state.ContainerShare("c1", (share,)))
+    return state.Booking(uid, "default", uid, "", "", "annotation", containers)
+
+
+class TestWhatTheSchedulerOverlooks:
+    """It counts a pod once on a card, however many of its containers are there."""
+
+    def scheduler_sees(self, *bookings: state.Booking) -> list[fit.CardLedger]:
+        records = state.register_records(CARDS, TERMS, in_service=True, bookings=bookings)
+        cards = [fit.CardLedger(record.uuid, record.count, record.memory_mib, record.type) for record in records]
+        return fit.book_as_volcano(cards, [(booking.uid, booking.segments()) for booking in bookings])
+
+    def test_is_taken_off_what_the_card_offers(self) -> None:
+        believed, free = self.scheduler_sees(two_on_one_card("two", 32768, 40))
+        assert believed.free_memory_mib == 81920 - 65536 and believed.count - believed.used_count == 8
+        assert (free.memory_mib, free.count) == (81920, 10)
+        assert isinstance(fit.fit(fit.SliceRequest(1, 40960, 10), [believed]), fit.FitRefusal)
+
+    def test_makes_a_card_full_when_all_its_cores_are_booked(self) -> None:
+        believed, _ = self.scheduler_sees(two_on_one_card("two", 1024, 50))
+        assert isinstance(fit.fit(fit.SliceRequest(1, 1024, 10), [believed]), fit.FitRefusal)
+
+    @given(st.lists(st.tuples(st.integers(0, 20000), st.integers(0, 25)), max_size=3))
+    def test_never_lets_it_promise_memory_or_slices_that_are_not_there(self, sizes: list[tuple[int, int]]) -> None:
+        bookings = [two_on_one_card(f"uid-{number}", *size) for number, size in enumerate(sizes)]
+        true = state.card_ledgers(CARDS, bookings, TERMS)
+        for seen, used in zip(self.scheduler_sees(*bookings), true):
+            assert seen.free_memory_mib <= max(0, used.free_memory_mib)
+            assert seen.count - seen.used_count <= max(0, used.count - used.used_count)
+
+
 class TestRegisterRecords:
     def test_a_sick_card_and_a_leaving_node_are_published_with_count_zero(self) -> None:
         sick = [CARDS[0], Card(1, CARD_B, "NVIDIA A800", 81920, "XID 79")]
-        assert [record.count for record in state.register_records(sick, TERMS, in_service=True)] == [10, 0]
-        assert [record.count for record in state.register_records(CARDS, TERMS, in_service=False)] == [0, 0]
+        assert [record.count for record in state.register_records(sick, TERMS, in_service=True, bookings=())] == [10, 0]
+        assert [record.count for record in state.register_records(CARDS, TERMS, in_service=False, bookings=())] == [0, 0]
 
     def test_without_a_catalogue_nothing_is_offered(self) -> None:
-        assert {record.count for record in state.register_records(CARDS, Terms(), in_service=True)} == {0}
+        assert {record.count for record in state.register_records(CARDS, Terms(), in_service=True, bookings=())} == {0}
 
     @given(st.text(max_size=40))
     def test_any_product_name_survives_the_annotation(self, name: str) -> None:
-        records = state.register_records([Card(0, CARD_A, name, 81920)], TERMS, in_service=True)
+        records = state.register_records([Card(0, CARD_A, name, 81920)], TERMS, in_service=True, bookings=())
         assert wire.decode_register(wire.encode_register(records))[0].uuid == CARD_A
 
     def test_memory_is_published_in_whole_steps_of_the_catalogue(self) -> None:
-        (record,) = state.register_records([Card(0, CARD_A, "NVIDIA A800", 81251)], TERMS, in_service=True)
+        (record,) = state.register_records([Card(0, CARD_A, "NVIDIA A800", 81251)], TERMS, in_service=True, bookings=())
         assert record.memory_mib == 81251 // 256 * 256
 
 
 class TestIds:
     def test_fit_the_kubelets_63_characters_and_are_twice_the_slices(self) -> None:
-        ids = state.device_ids([CARD_A, CARD_B], 128)
+        ids = state.device_ids([CARD_A, CARD_B], 128, [])
         assert len(ids) == len(set(ids)) == 2 * 2 * 128
         assert max(map(len, ids)) <= 63
         assert {state.card_of_id(device_id) for device_id in ids} == {CARD_A, CARD_B}
@@ -159,7 +192,7 @@ class TestIds:
     def test_preferred_ids_are_what_was_asked_for_and_hold_what_must_be_included(
         self, wanted: list[str], size: int, must: int, order: Any
     ) -> None:
-        available = state.device_ids([CARD_A, CARD_B], 2)
+        available = state.device_ids([CARD_A, CARD_B], 2, [])
         order.shuffle(available)
         must_include = available[: min(must, size)]
         chosen = state.preferred_ids(wanted, available, must_include, size)
@@ -167,7 +200,7 @@ class TestIds:
         assert set(must_include) <= set(chosen) <= set(available)
 
     def test_one_id_of_each_wanted_card_is_preferred(self) -> None:
-        chosen = state.preferred_ids([CARD_B, CARD_A], state.device_ids([CARD_A, CARD_B], 2), [], 2)
+        chosen = state.preferred_ids([CARD_B, CARD_A], state.device_ids([CARD_A, CARD_B], 2, []), [], 2)
         assert [state.card_of_id(device_id) for device_id in chosen] == [CARD_B, CARD_A]
 
     def test_fewer_ids_than_asked_for_are_all_that_there_are(self) -> None:

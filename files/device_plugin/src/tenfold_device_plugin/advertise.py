@@ -17,8 +17,7 @@ from ._domain import wire
 from ._domain.errors import QuantityError
 from ._domain.quantities import parse_integer
 from .clock import Clock
-from .cluster import Change, Cluster
-from .errors import Conflict
+from .cluster import CARDS_CONDITION, Change, Cluster
 from .state import Capacity, JsonObject
 
 __all__ = ["Advertiser", "ResourcePatch", "resource_patch"]
@@ -88,17 +87,42 @@ class Advertiser:
         allocatable = self.node["status"].get("allocatable")
         return all(_amount(allocatable, resource) > 0 for resource in (wire.RESOURCE_MEMORY, wire.RESOURCE_CORES))
 
-    def write(self, records: Sequence[wire.RegisterRecord], capacity: Capacity, all_booked: bool) -> None:
-        """Bring the node object to what it should say: cards first, then the resources. Errors: ClusterUnavailable."""
-        if self.node is None or not records:
-            return
-        try:
-            self._write_annotations(records, all_booked)
-            self._write_resources(capacity)
-        except Conflict as error:
-            log.say(logging.WARNING, f"node {self._node_name}: a write was refused, looking again: {error}", node=self._node_name)
+    def write(self, records: Sequence[wire.RegisterRecord], capacity: Capacity, all_booked: bool) -> bool:
+        """Bring the node object to what it should say: cards first, then the resources. Whether that took a request.
 
-    def _write_annotations(self, records: Sequence[wire.RegisterRecord], all_booked: bool) -> None:
+        Errors: Conflict, ClusterUnavailable, Rejected.
+        """
+        if self.node is None or not records:
+            return False
+        annotated = self._write_annotations(records, all_booked)
+        return self._write_resources(capacity) or annotated
+
+    def write_condition(self, problem: str) -> bool:
+        """Say why no card answers in a condition of the node, and that one does again; whether that took a request.
+
+        A node that never had such trouble has no such condition. Errors: as ``write``.
+        """
+        found: Mapping[str, Any] = next(iter((self.node or {"status": {}})["status"].get("conditions") or []), {})
+        wanted = {"status": "False" if problem else "True", "reason": "NoCardAnswers" if problem else "CardsAnswer", "message": problem}
+        if self.node is None or not (problem or found) or wanted.items() <= {"message": "", **found}.items():
+            return False
+        now = self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
+        condition = {"type": CARDS_CONDITION, **wanted, "lastHeartbeatTime": now}
+        if found.get("status") != wanted["status"]:
+            condition["lastTransitionTime"] = now
+        self.node = self._cluster.set_node_condition(self._node_name, condition)
+        return True
+
+    def look_again_seconds(self) -> float | None:
+        """When there is something to write even if nothing changes: the next heartbeat, or an allocatable that has lagged too long."""
+        if self._last_heartbeat is None:
+            return None
+        times = [self._last_heartbeat + self._heartbeat_seconds]
+        if self._late_since is not None:
+            times.append(self._late_since + ALLOCATABLE_PATIENCE_SECONDS)
+        return max(0.0, min(times) - self._clock.monotonic())
+
+    def _write_annotations(self, records: Sequence[wire.RegisterRecord], all_booked: bool) -> bool:
         now = self._clock.monotonic()
         found = self._annotations()
         patch: dict[str, str | None] = {}
@@ -110,14 +134,15 @@ class Advertiser:
         if NODE_LOCK_ANNOTATION in found and all_booked:
             patch[NODE_LOCK_ANNOTATION] = None
         if not patch:
-            return
+            return False
         self.node = self._cluster.annotate_node(self._node_name, patch)
         self._last_heartbeat = now
         if wire.NODE_REGISTER_ANNOTATION in patch:
             cards = ", ".join(f"{record.uuid} {record.count} slices {record.memory_mib} MiB" for record in records)
             log.say(logging.INFO, f"node {self._node_name} publishes {cards}", node=self._node_name)
+        return True
 
-    def _write_resources(self, capacity: Capacity) -> None:
+    def _write_resources(self, capacity: Capacity) -> bool:
         assert self.node is not None
         wanted = {wire.RESOURCE_MEMORY: capacity.memory_mib, wire.RESOURCE_CORES: capacity.cores_percent}
         patch = resource_patch(self.node["status"], wanted, self._kubelet_is_late(wanted))
@@ -128,6 +153,7 @@ class Advertiser:
                 f"node {self._node_name} shows {capacity.memory_mib} MiB and {capacity.cores_percent} percent",
                 node=self._node_name,
             )
+        return bool(patch)
 
     def _kubelet_is_late(self, wanted: Mapping[str, int]) -> bool:
         """Whether allocatable has lagged behind a written capacity for longer than the kubelet takes."""

@@ -15,7 +15,7 @@ from ._domain import files
 from ._domain.errors import TierError
 from ._domain.tiers import Catalogue
 from .cluster import Cluster
-from .errors import ClusterUnavailable, Refused
+from .errors import Refused
 
 __all__ = ["Catalogues"]
 
@@ -68,11 +68,3 @@ class Catalogues:
 
     def _path(self, revision: str) -> Path:
         return self.folder / f"{revision}.json"
-
-
-def reachable(catalogues: Catalogues, revision: str) -> tuple[Catalogue | None, str]:
-    """The catalogue, or None and why not: a node goes on with the one it has."""
-    try:
-        return catalogues.get(revision), ""
-    except (Refused, ClusterUnavailable) as error:
-        return None, str(error)

@@ -9,6 +9,7 @@ Source of the format: CDI specification 0.6 to 1.0 (container-device-interface S
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -17,10 +18,11 @@ from typing import Any
 from ._domain import files
 from .errors import CdiError
 
-__all__ = ["KIND", "CdiFolder", "NvidiaSpec", "device_name", "slot_spec"]
+__all__ = ["KIND", "CdiFolder", "NvidiaSpec", "device_name", "slot_of_device", "slot_spec"]
 
 KIND = "tenfold.dev/vgpu"
 FILE_PREFIX = "tenfold-"
+_FILE_NAME = re.compile(rf"(?:{FILE_PREFIX}|(?P<leftover>\.){FILE_PREFIX})(?P<slot>[0-9a-f]{{32}})\.json(?(leftover)\..+)")
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 NO_INJECTION = "void"  # the nvidia runtime, if it runs this container, then adds nothing of its own
 
@@ -43,6 +45,12 @@ _GRAPHICS_NAMES = (
 
 def device_name(slot: str) -> str:
     return f"{KIND}={slot}"
+
+
+def slot_of_device(name: str) -> str:
+    """The slot that a CDI device's full name stands for; empty: the device is none of ours."""
+    kind, _, slot = name.partition("=")
+    return slot if kind == KIND else ""
 
 
 class NvidiaSpec:
@@ -223,5 +231,17 @@ class CdiFolder:
             raise CdiError(f"cannot remove '{self.path(slot)}': {error.strerror}") from error
 
     def slots(self) -> set[str]:
-        """The slots that have a file."""
-        return {path.name[len(FILE_PREFIX) : -len(".json")] for path in self.folder.glob(f"{FILE_PREFIX}*.json")}
+        """The slots that have a file. The folder is everybody's: a name that no slot can have is somebody else's."""
+        return {match["slot"] for match in self._files() if not match["leftover"]}
+
+    def remove_leftovers(self) -> None:
+        """Files of writers that were killed. The caller sees to it that nobody writes now. Errors: OSError."""
+        for match in self._files():
+            if match["leftover"]:
+                (self.folder / match.string).unlink(missing_ok=True)
+
+    def _files(self) -> list[re.Match[str]]:
+        if not self.folder.is_dir():
+            return []
+        matches = (_FILE_NAME.fullmatch(path.name) for path in self.folder.iterdir())
+        return [match for match in matches if match]

@@ -8,34 +8,48 @@ ledger. A claim that no longer fits waits for pods that are leaving, or moves to
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ._domain import fit, wire
 from ._domain.errors import TierError, WireError
+from ._domain.slices import SliceRequest
 from .errors import PermanentRefusal, Refused
 from .state import Booking, Card, ContainerShare, JsonObject, Share, Terms, card_ledgers, effective_request
 
-__all__ = ["Node", "asks_for_slice", "decide", "desired_annotations"]
+__all__ = ["Node", "asks_for_slice", "decide", "decide_again", "desired_annotations", "group_of"]
 
 MIRROR_ANNOTATION = "kubernetes.io/config.mirror"  # the API's picture of a static pod
 MOVE_POLICY = "binpack"
+# Volcano v1.15.1: pkg/scheduler/api/devices/nvidia/vgpu/utils.go; no two pods of a group that spreads get one card.
+SPREAD_ANNOTATION, SPREAD = "volcano.sh/vgpu-podgroup-policy", "spread"
+GROUP_ANNOTATION = "scheduling.k8s.io/group-name"
+RESOURCE_PERCENTAGE = "volcano.sh/vgpu-memory-percentage"  # a name that the scheduler can be configured to know, and nodes do not offer
 PLACED_TIME = str(2**64 - 1)  # what the scheduler's own plugin writes into vgpu-time when a pod has its cards
 
 
 @dataclass(frozen=True)
 class Node:
-    """What a decision needs to know of this node."""
+    """What a decision needs to know of this node. ``groups`` names the PodGroup of each pod that has one, by UID."""
 
     name: str
     cards: Sequence[Card]
     terms: Terms
     schedulers: Collection[str]
+    groups: Mapping[str, str] = field(default_factory=dict)
 
 
 def asks_for_slice(pod: JsonObject) -> bool:
-    """Whether any container of the pod, init containers included, requests one of our resources that the kubelet gives out."""
-    return effective_request(pod, wire.RESOURCE_NUMBER) > 0 or effective_request(pod, wire.RESOURCE_MEMORY) > 0
+    """Whether any container of the pod, init containers included, requests something of a card."""
+    resources = (wire.RESOURCE_NUMBER, wire.RESOURCE_MEMORY, wire.RESOURCE_CORES, RESOURCE_PERCENTAGE)
+    return any(effective_request(pod, resource) > 0 for resource in resources)
+
+
+def group_of(pod: JsonObject) -> str:
+    """The pod's PodGroup as ``namespace/name``; empty: none."""
+    metadata: Mapping[str, Any] = pod.get("metadata") or {}
+    name = (metadata.get("annotations") or {}).get(GROUP_ANNOTATION)
+    return f"{metadata.get('namespace')}/{name}" if name else ""
 
 
 def decide(pod: JsonObject, node: Node, bookings: Iterable[Booking], leaving_uids: Collection[str], patient: bool) -> Booking:
@@ -47,9 +61,10 @@ def decide(pod: JsonObject, node: Node, bookings: Iterable[Booking], leaving_uid
     """
     requests = _requests(pod, node)
     others = [booking for booking in bookings if booking.uid != _uid(pod)]
-    ledgers = card_ledgers(node.cards, others, node.terms)
     claim = _claim(pod, node)
     if claim is not None:
+        runs = (pod.get("status") or {}).get("phase") == "Running"  # a record that was lost does not move it off a card that is sick
+        ledgers = card_ledgers([replace(card, fault="") for card in node.cards] if runs else node.cards, others, node.terms)
         _check_claim(claim, requests, ledgers)
         overbooked = _overbooked(claim, ledgers)
         if not overbooked:
@@ -57,13 +72,53 @@ def decide(pod: JsonObject, node: Node, bookings: Iterable[Booking], leaving_uid
         staying = card_ledgers(node.cards, [booking for booking in others if booking.uid not in leaving_uids], node.terms)
         if patient and not _overbooked(claim, staying):
             raise Refused("waiting", f"waits for a terminating pod: {overbooked}")
+    segments = _placed(pod, node, [container.request for container in requests], others, leaving_uids, patient)
+    return _booking(pod, node, requests, segments, "limits" if claim is None else "moved")
+
+
+def decide_again(
+    pod: JsonObject,
+    booking: Booking,
+    container_name: str,
+    node: Node,
+    bookings: Iterable[Booking],
+    leaving_uids: Collection[str],
+    patient: bool,
+) -> Booking:
+    """The booking with other cards for one container, which cannot start on those that it has; what its siblings have stays.
+
+    Errors: as ``decide``.
+    """
+    request = next((each.request for each in _requests(pod, node) if each.name == container_name), None)
+    if request is None:
+        raise PermanentRefusal("no_share", f"container {container_name!r} requests no slice")
+    siblings = replace(booking, containers=tuple(each for each in booking.containers if each.name != container_name))
+    others = [*(each for each in bookings if each.uid != booking.uid), siblings]
+    segment = _placed(pod, node, [request], others, leaving_uids, patient)[0]
+    label = str((pod["metadata"].get("labels") or {}).get(wire.TIER_LABEL, ""))
+    moved = ContainerShare(container_name, tuple(_share(node.terms, label, assignment) for assignment in segment))
+    containers = tuple(moved if each.name == container_name else each for each in booking.containers)
+    return replace(booking, source="moved", containers=containers)
+
+
+def _placed(
+    pod: JsonObject,
+    node: Node,
+    requests: Sequence[SliceRequest],
+    others: Iterable[Booking],
+    leaving_uids: Collection[str],
+    patient: bool,
+) -> Sequence[Sequence[wire.Assignment]]:
+    """Cards by the scheduler's own rule. Errors: Refused("waiting") with ``patient`` while pods are leaving, else Refused("no_room")."""
     annotations = (pod.get("metadata") or {}).get("annotations") or {}
-    placed = fit.fit_pod([container.request for container in requests], ledgers, MOVE_POLICY, annotations)
-    if isinstance(placed, fit.FitRefusal):
-        if patient and leaving_uids:
-            raise Refused("waiting", f"waits for terminating pods: {placed}")
-        raise Refused("no_room", f"no card of this node has room: {placed}")
-    return _booking(pod, node, requests, placed.segments, "limits" if claim is None else "moved")
+    spread_group = group_of(pod) if annotations.get(SPREAD_ANNOTATION) == SPREAD else ""
+    ledgers = card_ledgers(node.cards, others, node.terms, node.groups)
+    placed = fit.fit_pod(requests, ledgers, MOVE_POLICY, annotations, spread_group or None)
+    if isinstance(placed, fit.PodFit):
+        return placed.segments
+    if patient and leaving_uids:
+        raise Refused("waiting", f"waits for terminating pods: {placed}")
+    raise Refused("no_room", f"no card of this node has room: {placed}")
 
 
 def desired_annotations(pod: JsonObject, booking: Booking, node_name: str) -> dict[str, str]:
@@ -109,6 +164,8 @@ def _requests(pod: JsonObject, node: Node) -> list[wire.RequestingContainer]:
             raise PermanentRefusal(
                 "sidecar", f"restartable init container {container.get('name')!r} requests a slice, which the scheduler does not book"
             )
+    for container in [*(spec.get("initContainers") or []), *(spec.get("containers") or [])]:
+        _check_resources(container)
     try:
         requests = wire.requesting_containers(pod)
     except WireError as error:
@@ -116,6 +173,24 @@ def _requests(pod: JsonObject, node: Node) -> list[wire.RequestingContainer]:
     if not requests:
         raise PermanentRefusal("init_only", "only init containers request a slice, which the scheduler does not book")
     return requests
+
+
+def _check_resources(container: Mapping[str, Any]) -> None:
+    """Errors: PermanentRefusal for a container that the kubelet would start without a slice, or that asks for what no node serves."""
+
+    def asks(resource: str) -> bool:
+        return effective_request({"spec": {"containers": [container]}}, resource) > 0
+
+    if asks(RESOURCE_PERCENTAGE):
+        raise PermanentRefusal(
+            "percent_memory", f"container {container.get('name')!r} asks for {RESOURCE_PERCENTAGE}; write {wire.RESOURCE_MEMORY} in MiB"
+        )
+    if not asks(wire.RESOURCE_NUMBER) and (asks(wire.RESOURCE_MEMORY) or asks(wire.RESOURCE_CORES)):
+        raise PermanentRefusal(
+            "no_number",
+            f"container {container.get('name')!r} asks for memory or cores of a card without {wire.RESOURCE_NUMBER}, so the kubelet starts "
+            f"it without a slice; set {wire.RESOURCE_NUMBER}",
+        )
 
 
 def _claim(pod: JsonObject, node: Node) -> list[list[wire.Assignment]] | None:

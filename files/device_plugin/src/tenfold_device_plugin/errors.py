@@ -5,7 +5,17 @@ Owns nothing but the types; the domain's own errors (wrong annotations, tiers, p
 
 from __future__ import annotations
 
-__all__ = ["CardsUnavailable", "CdiError", "ClusterUnavailable", "Conflict", "LedgerError", "PermanentRefusal", "Refused", "SettingsError"]
+__all__ = [
+    "CardsUnavailable",
+    "CdiError",
+    "ClusterUnavailable",
+    "Conflict",
+    "LedgerError",
+    "PermanentRefusal",
+    "Refused",
+    "Rejected",
+    "SettingsError",
+]
 
 
 class SettingsError(Exception):
@@ -18,6 +28,10 @@ class ClusterUnavailable(Exception):
 
 class Conflict(Exception):
     """The object is not the one we meant (deleted, another UID, changed): look again and decide anew."""
+
+
+class Rejected(Exception):
+    """The API server understands the write and will not have it (rights, a policy, a webhook, size): tell people, try again rarely."""
 
 
 class CardsUnavailable(Exception):

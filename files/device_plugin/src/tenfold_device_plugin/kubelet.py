@@ -6,6 +6,8 @@ Source: k8s.io/kubelet v0.35.4, pkg/apis/deviceplugin/v1beta1/api.proto and cons
 
 from __future__ import annotations
 
+import socket
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,13 +17,14 @@ import grpc
 from .protos import device_plugin_pb2 as api
 from .protos import pod_resources_pb2 as pods_api
 
-__all__ = ["HEALTHY", "DevicePluginCalls", "device_plugin_handlers", "list_pod_resources", "register"]
+__all__ = ["HEALTHY", "DevicePluginCalls", "device_plugin_handlers", "list_pod_resources", "peer_pid", "register"]
 
 API_VERSION = "v1beta1"
 HEALTHY = "Healthy"
 _DEVICE_PLUGIN = "v1beta1.DevicePlugin"
 _REGISTER = "/v1beta1.Registration/Register"
 _LIST = "/v1.PodResourcesLister/List"
+_CREDENTIALS = struct.Struct("3i")  # struct ucred of unix(7): pid, uid, gid
 _POD_RESOURCES_BYTES_MAXIMUM = 16 * 2**20  # the kubelet's own limit for this socket (pkg/kubelet/apis/podresources/constants.go)
 
 
@@ -77,6 +80,18 @@ def list_pod_resources(socket: Path, timeout_seconds: float) -> pods_api.ListPod
         call = channel.unary_unary(_LIST, _serialised, pods_api.ListPodResourcesResponse.FromString)
         response: pods_api.ListPodResourcesResponse = call(pods_api.ListPodResourcesRequest(), timeout=timeout_seconds)
         return response
+
+
+def peer_pid(socket_path: Path) -> int:
+    """The process that serves a socket, by its number among the processes that we see; 0: none serves it, or not one of these."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(0.5)
+        try:
+            connection.connect(str(socket_path))
+            credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        except OSError:
+            return 0
+    return int(_CREDENTIALS.unpack(credentials)[0])
 
 
 def _serialised(message: Any) -> bytes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -41,32 +41,38 @@ class Ledger:
 
     @classmethod
     def load(cls, folder: Path) -> Ledger:
-        """The ledger in ``folder``, an empty one where there is none. ``recovered_from`` says which file was damaged or missing.
+        """The ledger in ``folder``, an empty one where there is none. ``recovered_from`` says which file was damaged, missing or newer.
 
-        Errors: LedgerError when no version can be read: slot names would be forgotten, so an operator must look.
+        One of a newer version of the plugin is kept beside under another name. Keys that we do not know are left out.
+        Errors: LedgerError when every version is damaged: slot names would be forgotten, so an operator must look.
         """
         ledger = cls(folder)
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise LedgerError(f"cannot create the state folder '{folder}': {error.strerror}") from error
-        missing: list[str] = []
+        notes: list[str] = []
         problems: list[str] = []
         for path in (folder / FILE_NAME, folder / PREVIOUS_NAME):
             try:
                 ledger._take(json.loads(path.read_text(encoding="utf-8")))
             except FileNotFoundError:
-                missing.append(f"'{path}' is missing")
+                notes.append(f"'{path}' is missing")
+                continue
+            except _NewerFormat as error:
+                notes.append(f"'{path}' is of a newer version (format {error}), kept as '{_put_aside(path, str(error))}'")
                 continue
             except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
                 problems.append(f"'{path}' is damaged ({type(error).__name__}: {error})")
                 continue
-            ledger.recovered_from = "; ".join(missing + problems)
+            ledger.recovered_from = "; ".join(notes + problems)
             return ledger
         if problems:
             raise LedgerError(
                 "; ".join(problems) + "; drain this node of slice pods, then move the folder away: slot names in it can't be rebuilt"
             )
+        if any(folder.glob("*.format-*.json")):
+            ledger.recovered_from = "; ".join(notes)
         return ledger
 
     def slots_of_ids(self, ids: Iterable[str]) -> list[Slot]:
@@ -131,16 +137,19 @@ class Ledger:
         temporary.replace(path)
 
     def _take(self, document: Mapping[str, Any]) -> None:
-        """Errors: ValueError, KeyError or TypeError for anything that is not a ledger of this format."""
-        if document["format"] != FORMAT:
-            raise ValueError(f"format is {document['format']!r}, expected {FORMAT}")
+        """Errors: ValueError, KeyError or TypeError for anything that is not a ledger of this format; _NewerFormat."""
+        found = document["format"]
+        if isinstance(found, int) and found > FORMAT:
+            raise _NewerFormat(found)
+        if found != FORMAT:
+            raise ValueError(f"format is {found!r}, expected {FORMAT}")
         bookings = {row["uid"]: _booking(row) for row in document["bookings"]}
         slots = {row["name"]: _slot(row) for row in document["slots"]}
         refusals = {uid: (str(reason), str(message)) for uid, (reason, message) in document["refusals"].items()}
         self.bookings, self.slots, self.refusals = bookings, slots, refusals
 
 
-# Written only where a tier uses them: a plugin of an older version refuses a ledger with keys that it does not know.
+# Written only where a tier uses them: plugins of the first version refuse a ledger with keys that they do not know.
 _OPTIONAL = {"mode": DEFAULT_MODE, "priority": 0}
 
 
@@ -155,11 +164,29 @@ def _booking_row(booking: Booking) -> dict[str, Any]:
 
 def _booking(row: Mapping[str, Any]) -> Booking:
     containers = tuple(
-        ContainerShare(name=container["name"], shares=tuple(Share(**share) for share in container["shares"]))
+        ContainerShare(name=container["name"], shares=tuple(Share(**_known(Share, share)) for share in container["shares"]))
         for container in row["containers"]
     )
-    return Booking(**{**row, "containers": containers})
+    return Booking(**{**_known(Booking, row), "containers": containers})
 
 
 def _slot(row: Mapping[str, Any]) -> Slot:
-    return Slot(**{**row, "ids": tuple(row["ids"])})
+    return Slot(**{**_known(Slot, row), "ids": tuple(row["ids"])})
+
+
+def _known(kind: Any, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what a newer plugin has written beside: losing that is better than losing the slot."""
+    return {field.name: row[field.name] for field in fields(kind) if field.name in row}
+
+
+class _NewerFormat(Exception):
+    """The file is a newer plugin's."""
+
+
+def _put_aside(path: Path, found: str) -> Path:
+    """Errors: LedgerError."""
+    aside = path.with_name(f"{path.stem}.format-{found}.json")
+    try:
+        return path.replace(aside)
+    except OSError as error:
+        raise LedgerError(f"cannot move '{path}' of a newer version to '{aside}': {error.strerror}") from error

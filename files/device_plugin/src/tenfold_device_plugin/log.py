@@ -11,7 +11,7 @@ import sys
 from datetime import datetime, timezone
 from typing import Any, TextIO
 
-__all__ = ["configure", "say"]
+__all__ = ["Once", "configure", "of_pod", "say"]
 
 _LOGGER = logging.getLogger("tenfold")
 _IDENTITY = "tenfold_identity"
@@ -47,3 +47,27 @@ def say(level: int, message: str, *, error: BaseException | None = None, **ident
     """
     extra = {_IDENTITY: {name: value for name, value in identity.items() if value is not None}}
     _LOGGER.log(level, message, extra=extra, exc_info=error)
+
+
+def of_pod(level: int, words: str, namespace: str, name: str, uid: str, **identity: Any) -> None:
+    """Log one sentence of a pod."""
+    say(level, f"pod {namespace}/{name}: {words}", namespace=namespace, pod=name, uid=uid or None, **identity)
+
+
+class Once:
+    """Says a failure when it begins, when its words change, and when it is over. For one thread."""
+
+    def __init__(self) -> None:
+        self._said: dict[str, str] = {}
+
+    def fails(self, topic: str, words: str) -> bool:
+        """Whether that is news."""
+        if self._said.get(topic) == words:
+            return False
+        self._said[topic] = words
+        say(logging.WARNING, words)
+        return True
+
+    def works(self, topic: str) -> None:
+        if self._said.pop(topic, ""):
+            say(logging.INFO, f"{topic}: works again")

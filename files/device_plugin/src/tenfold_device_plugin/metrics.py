@@ -17,8 +17,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from ._domain.errors import RegionError
 from ._domain.region import GpuState, SlotState
-from .binding import Binder
-from .pages import MIB
+from .bookings import Bookings
+from .pages import MIB, Pages
 from .scan import CardSource
 from .state import Booking, Share, Slot
 
@@ -31,11 +31,20 @@ STOP_POLL_SECONDS = 0.1
 
 
 class SliceCollector:
-    """Reads the binder and the slots at scrape time; remembers GPU time of the scrape before to compute a rate."""
+    """Reads the bookings and the slots at scrape time; remembers GPU time of the scrape before to compute a rate."""
 
-    def __init__(self, binder: Binder, source: CardSource, busy_seconds: Callable[[], Mapping[tuple[str, str], float]]) -> None:
-        """``busy_seconds`` is the GPU time that the node has seen, by slot and card."""
-        self._binder = binder
+    def __init__(
+        self,
+        bookings: Bookings,
+        pages: Pages,
+        source: CardSource,
+        busy_seconds: Callable[[], Mapping[tuple[str, str], float]],
+        faults: Callable[[], Mapping[str, int]],
+    ) -> None:
+        """``busy_seconds`` is the GPU time that the node has seen, by slot and card; ``faults`` our own in optional parts."""
+        self._bookings = bookings
+        self._pages = pages
+        self._faults = faults
         self._source = source
         self._busy_seconds = busy_seconds
         self._lock = threading.Lock()
@@ -64,8 +73,8 @@ class SliceCollector:
         busy_seconds = self._busy_seconds()
         unhooked = 0
         seen: dict[tuple[str, str], tuple[int, float]] = {}
-        now = self._binder.parts.clock.monotonic()
-        for slot, booking, container in self._binder.owned_slots():
+        now = self._bookings.clock.monotonic()
+        for slot, booking, container in self._bookings.owned_slots():
             state = self._state(slot)
             if state is None or not state.processes:
                 unhooked += 1
@@ -90,7 +99,7 @@ class SliceCollector:
 
     def _state(self, slot: Slot) -> SlotState | None:
         try:
-            return self._binder.parts.pages.state(slot.name)
+            return self._pages.state(slot.name)
         except RegionError:
             return None  # damaged by its tenant, or just removed: no numbers are better than wrong ones
 
@@ -107,22 +116,21 @@ class SliceCollector:
         return round(min(100.0, (gpu.gpu_time_us - before_us) / ((now - at) * MICROSECONDS) * 100.0), 2)
 
     def _labels(self, slot: Slot, booking: Booking, share: Share) -> list[str]:
-        settings, cards = self._binder.parts.settings, self._binder.parts.inventory.cards
+        settings, cards = self._bookings.settings, self._bookings.inventory.cards
         index = next((str(card.index) for card in cards if card.uuid == share.uuid), "")
         return [settings.node_name, share.uuid, index, booking.namespace, booking.name, slot.owner_container, booking.tier]
 
     def _cards(self) -> Iterator[Any]:
-        node_name = self._binder.parts.settings.node_name
+        node_name = self._bookings.settings.node_name
         used = GaugeMetricFamily("tenfold_card_memory_used_bytes", "Memory in use on a card by everybody, by NVML.", labels=CARD_LABELS)
         total = GaugeMetricFamily("tenfold_card_memory_total_bytes", "Memory of a card, by NVML.", labels=CARD_LABELS)
         busy = GaugeMetricFamily("tenfold_card_busy_percent", "NVML's utilisation of a card.", labels=CARD_LABELS)
         healthy = GaugeMetricFamily("tenfold_card_healthy", "1 while a card takes new slices.", labels=CARD_LABELS)
         booked = GaugeMetricFamily("tenfold_card_booked_bytes", "Memory of a card that is booked by pods.", labels=CARD_LABELS)
         uses = self._source.use()
-        binder = self._binder
-        with binder.changed:
-            cards = list(binder.parts.inventory.cards)
-            bookings = list(binder.ledger.bookings.values())
+        with self._bookings.changed:
+            cards = list(self._bookings.inventory.cards)
+            bookings = list(self._bookings.ledger.bookings.values())
         for card in cards:
             labels = [node_name, card.uuid, str(card.index)]
             healthy.add_metric(labels, int(card.healthy))
@@ -134,19 +142,28 @@ class SliceCollector:
                 total.add_metric(labels, use.total_bytes)
                 if use.busy_percent is not None:
                     busy.add_metric(labels, use.busy_percent)
-        yield from (used, total, busy, healthy, booked)
+        unavailable = GaugeMetricFamily("tenfold_cards_unavailable", "1 while no card answers, with NVML's words.", labels=["reason"])
+        if self._bookings.inventory.problem:
+            unavailable.add_metric([self._bookings.inventory.problem], 1)
+        yield from (used, total, busy, healthy, booked, unavailable)
 
     def _plugin(self) -> Iterator[Any]:
-        binder, reporter = self._binder, self._binder.parts.reporter
+        bookings, reporter = self._bookings, self._bookings.reporter
         refusals = CounterMetricFamily("tenfold_refusals", "Bookings and container starts that were refused.", labels=["reason"])
         for reason, count in sorted(reporter.refusals.items()):
             refusals.add_metric([reason], count)
         revision = GaugeMetricFamily("tenfold_tiers_revision_info", "The tier catalogue in force.", labels=["revision"])
-        revision.add_metric([binder.terms.revision or "none"], 1)
-        yield from (refusals, revision)
-        yield _gauge("tenfold_slots", "Slot names that were given out and not collected.", len(binder.ledger.slots))
-        yield _gauge("tenfold_bookings", "Pods that have cards of this node.", len(binder.ledger.bookings))
-        yield _gauge("tenfold_pods_failed_at_admission", "Pods of this node that the kubelet turned away.", binder.failed_at_admission())
+        revision.add_metric([bookings.terms.revision or "none"], 1)
+        rejections = CounterMetricFamily("tenfold_rejected_writes", "Writes that the API server refused for good.", labels=["object"])
+        for kind, count in sorted(reporter.rejections.items()):
+            rejections.add_metric([kind], count)
+        faults = CounterMetricFamily("tenfold_faults", "Faults of the plugin's own in optional parts.", labels=["part"])
+        for part, count in sorted(self._faults().items()):
+            faults.add_metric([part], count)
+        yield from (refusals, revision, rejections, faults)
+        yield _gauge("tenfold_slots", "Slot names that were given out and not collected.", len(bookings.ledger.slots))
+        yield _gauge("tenfold_bookings", "Pods that have cards of this node.", len(bookings.ledger.bookings))
+        yield _gauge("tenfold_pods_failed_at_admission", "Pods of this node that the kubelet turned away.", bookings.failed_at_admission())
         yield _counter("tenfold_moves", "Pods that were moved to another card because the scheduler's choice was taken.", reporter.moves)
         yield _counter("tenfold_annotation_repairs", "Assignments of pods that were written back.", reporter.repairs)
 
@@ -168,11 +185,12 @@ class Health(Protocol):
     def alive(self) -> bool: ...
 
     @property
-    def ready(self) -> bool: ...
+    def unready(self) -> str:
+        """Why not ready; empty: ready."""
 
 
 class MetricsServer:
-    """``/metrics``, ``/healthz`` (the main thread works) and ``/readyz`` (registered with the kubelet), on one small HTTP server."""
+    """``/metrics``, ``/healthz`` (the threads work) and ``/readyz`` (or why not), on one small HTTP server."""
 
     def __init__(self, address: str, collector: SliceCollector, health: Health) -> None:
         """``address`` is host:port; port 0 takes any. Errors: OSError when it is in use."""
@@ -187,9 +205,10 @@ class MetricsServer:
                 if self.path.partition("?")[0] == "/metrics":
                     self._answer(200, generate_latest(registry), "text/plain; version=0.0.4; charset=utf-8")
                 elif self.path == "/healthz":
-                    self._answer(*((200, b"ok\n") if health.alive else (503, b"the writer's rounds have stopped\n")))
+                    self._answer(*((200, b"ok\n") if health.alive else (503, b"a thread of the plugin hangs\n")))
                 elif self.path == "/readyz":
-                    self._answer(*((200, b"ok\n") if health.ready else (503, b"not registered with the kubelet\n")))
+                    words = health.unready
+                    self._answer(503 if words else 200, f"{words or 'ok'}\n".encode())
                 else:
                     self._answer(404, b"/metrics, /healthz or /readyz\n")
 

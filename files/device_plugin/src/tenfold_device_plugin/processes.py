@@ -19,6 +19,9 @@ START_TIME = 22  # number of the field in /proc/<pid>/stat, proc_pid_stat(5); th
 class Processes:
     proc: Path = Path("/proc")
 
+    def pids(self) -> list[int]:
+        return [int(path.name) for path in self.proc.iterdir() if path.name.isdecimal()]
+
     def started_ticks(self, pid: int) -> int | None:
         """Clock ticks since the boot; with the pid it names a process for ever."""
         text = self._read(f"{pid}/stat")

@@ -27,7 +27,9 @@ from .protos import device_plugin_pb2 as api
 
 __all__ = ["Endpoint", "Service"]
 
-WORKERS = 32  # a waiting PreStart holds one for up to 25 s; a node starts few containers at once
+# A waiting PreStart holds one for up to 25 s, and Allocate must not wait for it: more than a node has pods, each of which starts one
+# container at a time. Threads come with the calls.
+WORKERS = 512
 STREAM_STEP_SECONDS = 5.0
 REGISTER_SECONDS = 5.0
 STREAM_PATIENCE_SECONDS = 10.0  # a kubelet that took our registration and does not come for the ids is asked again after this

@@ -70,7 +70,8 @@ class Settings:
         default=15.0, metadata=_means("how long a slot's files outlive its pod's object; a running container keeps what it has mounted")
     )
     forced_grace_seconds: float = field(
-        default=10.0, metadata=_means("how long a force-deleted pod's share stays booked while its processes still show device memory")
+        default=10.0,
+        metadata=_means("how long a force-deleted pod's share stays booked, at most, where the node's processes cannot be seen"),
     )
     prestart_wait_seconds: float = field(
         default=20.0, metadata=_means("how long PreStart waits for a terminating pod's share; the kubelet gives up after 30")

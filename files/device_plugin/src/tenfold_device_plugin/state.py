@@ -196,10 +196,13 @@ def _requested(container: JsonObject, resource: str) -> int:
 # --- cards ----------------------------------------------------------------------------------------------------------------
 
 
-def card_ledgers(cards: Iterable[Card], bookings: Iterable[Booking], terms: Terms) -> list[fit.CardLedger]:
+def card_ledgers(
+    cards: Iterable[Card], bookings: Iterable[Booking], terms: Terms, groups: Mapping[str, str] | None = None
+) -> list[fit.CardLedger]:
     """Each card with all bookings on it; a sick card has count 0: nothing new fits.
 
-    Shares on cards that are gone are left out: they cannot be booked against anything.
+    Shares on cards that are gone are left out: they cannot be booked against anything. ``groups``: PodGroup by pod UID, for those that
+    spread.
     """
     ledgers = [
         fit.CardLedger(card.uuid, terms.slices if card.healthy else 0, terms.published_memory_mib(card), register_type(card.name))
@@ -211,25 +214,37 @@ def card_ledgers(cards: Iterable[Card], bookings: Iterable[Booking], terms: Term
             for share in container.shares:
                 if share.uuid in positions:
                     index = positions[share.uuid]
-                    ledgers[index] = ledgers[index].with_usage(share.memory_mib, share.cores_percent)
+                    ledger = ledgers[index].with_usage(share.memory_mib, share.cores_percent)
+                    group = (groups or {}).get(booking.uid)
+                    ledgers[index] = replace(ledger, pod_groups=ledger.pod_groups | {group}) if group else ledger
     return ledgers
 
 
-def register_records(cards: Iterable[Card], terms: Terms, in_service: bool) -> list[wire.RegisterRecord]:
+def register_records(cards: Sequence[Card], terms: Terms, in_service: bool, bookings: Collection[Booking]) -> list[wire.RegisterRecord]:
     """What the scheduler reads of this node.
 
-    Count 0 takes a card out, and all of them without ``in_service`` or a catalogue: the scheduler never looks at health.
+    Count 0 takes a card out, and all of them without ``in_service`` or a catalogue: the scheduler never looks at health. It counts a pod
+    once on a card, however many of its containers are there: slices and memory of the others are taken off what the card offers, and a card
+    whose cores are all booked is full (cores that it overlooks on other cards cannot be said in this format; a pod placed by them moves).
     """
-    return [
-        wire.RegisterRecord(
-            uuid=card.uuid,
-            count=terms.slices if in_service and terms.catalogue and card.healthy else 0,
-            memory_mib=terms.published_memory_mib(card),
-            type=register_type(card.name),
-            healthy=card.healthy,
+    empty = card_ledgers(cards, (), terms)
+    true = card_ledgers(cards, bookings, terms)
+    believed = fit.book_as_volcano(empty, [(booking.uid, booking.segments()) for booking in bookings])
+    records = []
+    for card, offer, used, seen in zip(cards, empty, true, believed):
+        count = offer.count - (used.used_count - seen.used_count)
+        if seen.used_cores_percent < used.used_cores_percent >= fit.CORES_PER_CARD_PERCENT:
+            count = min(count, seen.used_count)
+        records.append(
+            wire.RegisterRecord(
+                uuid=card.uuid,
+                count=max(0, count) if in_service and terms.catalogue else 0,
+                memory_mib=max(0, offer.memory_mib - (used.used_memory_mib - seen.used_memory_mib)),
+                type=offer.type,
+                healthy=card.healthy,
+            )
         )
-        for card in cards
-    ]
+    return records
 
 
 def register_type(card_name: str) -> str:
@@ -254,8 +269,10 @@ def capacity(pods: Iterable[JsonObject], cards: Iterable[Card], bookings: Collec
 # --- device ids -----------------------------------------------------------------------------------------------------------
 
 
-def device_ids(uuids: Iterable[str], slices: int) -> list[str]:
-    return [f"{uuid}::{number}" for uuid in uuids for number in range(slices * IDS_PER_SLICE)]
+def device_ids(uuids: Iterable[str], slices: int, held: Iterable[str]) -> list[str]:
+    """Those of all cards, and those that containers hold of cards and slices that are gone: without its id a container does not restart."""
+    ids = [f"{uuid}::{number}" for uuid in uuids for number in range(slices * IDS_PER_SLICE)]
+    return ids + sorted(set(held) - set(ids))
 
 
 def card_of_id(device_id: str) -> str:
