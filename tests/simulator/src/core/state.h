@@ -16,7 +16,7 @@
 #include <stdint.h>
 
 #define SIM_MAGIC UINT64_C(0x31304d4953464e54) /* "TNFSIM01" */
-#define SIM_ABI 5u
+#define SIM_ABI 6u
 #define SIM_DEFAULT_STATE "/run/nvidia-persistenced/socket" /* the NVIDIA toolkit mounts it into containers, read-write */
 #define SIM_STATE_VARIABLE "TENFOLD_SIM_STATE"
 
@@ -184,9 +184,22 @@ struct sim_time_model {
     int64_t window_lag_ns;     /* a sample is published this long after its window ends */
     int64_t other_kernel_ns;   /* GPU time of a kernel that is not tenfold_spin */
     int64_t event_error_ns;    /* bias of event timestamps */
+    int64_t sample_noise_percent; /* a published sample is off by up to so much, either way */
+    int64_t queue_depth;       /* pieces of work that may wait; more block their caller. At most SIM_RING_ITEMS */
     int64_t copy_bytes_per_us; /* 0: copies take no GPU time */
     int64_t memory_call_ns;    /* time that cuMemAlloc and cuMemFree keep their caller's CPU, beyond our own */
     int64_t launch_call_ns;    /* the same for kernel launches, once the kernel is in its stream */
+};
+
+enum sim_pids { SIM_PIDS_MACHINE = 0, SIM_PIDS_CALLER = 1 };
+
+/* Where drivers are stricter than the ideal one; each a key of the model, 0 or 1. */
+struct sim_rules {
+    uint32_t process_pids, sample_pids; /* enum sim_pids: whose numbers NVML's process list, and its utilisation samples, speak in */
+    uint32_t capture_is_strict; /* what crosses the border of a capture fails and breaks it */
+    uint32_t free_waits;        /* cuMemFree waits for the work of its context */
+    uint32_t pool_has_pieces;   /* what pools reserve is cut into pieces, which are used again in stream order */
+    uint32_t managed_on_touch;  /* managed memory is on the card once it was moved there, not before */
 };
 
 struct sim_state {
@@ -210,6 +223,7 @@ struct sim_state {
     uint64_t obituary_count;
     struct sim_memory_model memory;
     struct sim_time_model time;
+    struct sim_rules rules;
     struct sim_injection injections[SIM_INJECTIONS_MAX];
     struct sim_obituary obituaries[SIM_OBITUARIES_MAX];
     struct sim_card cards[SIM_CARDS_MAX];

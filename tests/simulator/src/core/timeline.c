@@ -40,6 +40,15 @@ static void meter_add(struct sim_meter *meter, int64_t from_ns, int64_t run_ns, 
     }
 }
 
+/* What NVML says of a window: the same to whoever asks again. */
+static int published_percent(const struct sim_state *state, int64_t end_ns, int64_t percent)
+{
+    const int64_t noise = state->time.sample_noise_percent;
+    if (noise > 0)
+        percent += (int64_t)(((uint64_t)(end_ns + percent) * UINT64_C(0x9e3779b97f4a7c15) >> 33) % (uint64_t)(2 * noise + 1)) - noise;
+    return percent < 0 ? 0 : percent > 100 ? 100 : (int)percent;
+}
+
 int timeline_busy_percent(const struct sim_state *state, const struct sim_meter *meter, int64_t now_ns, int64_t horizon_ns)
 {
     const int64_t window_ns = state->time.window_ns;
@@ -47,11 +56,11 @@ int timeline_busy_percent(const struct sim_state *state, const struct sim_meter 
     /* the open window may have ended without anybody touching the meter since */
     int64_t open_end_ns = meter->window_start_ns + window_ns;
     if (meter->busy_ns > 0 && open_end_ns <= published_ns)
-        return open_end_ns > now_ns - horizon_ns ? (int)(meter->busy_ns * 100 / window_ns) : -1;
+        return open_end_ns > now_ns - horizon_ns ? published_percent(state, open_end_ns, meter->busy_ns * 100 / window_ns) : -1;
     for (uint32_t back = 1; back <= SIM_SAMPLES_MAX && back <= meter->next_sample; back++) {
         const struct sim_sample *sample = &meter->samples[(meter->next_sample - back) % SIM_SAMPLES_MAX];
         if (sample->end_ns <= published_ns)
-            return sample->end_ns > now_ns - horizon_ns ? (int)sample->busy_percent : -1;
+            return sample->end_ns > now_ns - horizon_ns ? published_percent(state, sample->end_ns, sample->busy_percent) : -1;
     }
     return -1;
 }
@@ -62,7 +71,7 @@ int timeline_mean_percent(const struct sim_state *state, const struct sim_meter 
     const int64_t published_ns = now_ns - state->time.window_lag_ns, open_end_ns = meter->window_start_ns + state->time.window_ns;
     int64_t sum_percent = 0, count = 0, newest_ns = 0;
     if (meter->busy_ns > 0 && open_end_ns <= published_ns && open_end_ns > since_ns) {
-        sum_percent = meter->busy_ns * 100 / state->time.window_ns;
+        sum_percent = published_percent(state, open_end_ns, meter->busy_ns * 100 / state->time.window_ns);
         newest_ns = open_end_ns;
         count = 1;
     }
@@ -72,7 +81,7 @@ int timeline_mean_percent(const struct sim_state *state, const struct sim_meter 
             break;
         if (sample->end_ns > published_ns)
             continue;
-        sum_percent += sample->busy_percent;
+        sum_percent += published_percent(state, sample->end_ns, sample->busy_percent);
         count++;
         newest_ns = sample->end_ns > newest_ns ? sample->end_ns : newest_ns;
     }
@@ -228,7 +237,8 @@ int timeline_submit(struct sim_state *state, uint32_t index, int64_t duration_ns
 {
     struct sim_channel *channel = &state->channels[index];
     struct sim_timeline *timeline = &state->cards[channel->card].timeline;
-    if (channel->submitted - channel->completed >= SIM_RING_ITEMS)
+    const uint64_t depth = state->time.queue_depth > 0 ? (uint64_t)state->time.queue_depth : SIM_RING_ITEMS;
+    if (channel->submitted - channel->completed >= (depth < SIM_RING_ITEMS ? depth : SIM_RING_ITEMS))
         return -EAGAIN;
     const bool was_idle = !has_work(channel);
     const uint64_t ticket = channel->submitted;

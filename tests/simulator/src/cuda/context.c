@@ -134,7 +134,7 @@ CUresult context_open(CUcontext context, CUdevice device)
     context->last_ticket = 0;
     context->epoch++;
     TRY(occupy_card(context));
-    CUresult result = stream_create(context, &context->legacy_stream);
+    CUresult result = stream_create(context, true, &context->legacy_stream);
     if (result != CUDA_SUCCESS) {
         leave_card(context);
         return result;

@@ -90,6 +90,7 @@ CUDA_EXPORT cuEventQuery(CUevent event)
 {
     ENTER(cuEventQuery);
     REQUIRE(object_is(event, KIND_EVENT), CUDA_ERROR_INVALID_HANDLE);
+    TRY(graph_refuse_event(event));
     state_lock(&g_driver.machine);
     bool has_passed = is_passed(event);
     state_unlock(&g_driver.machine);
@@ -100,6 +101,7 @@ CUDA_EXPORT cuEventSynchronize(CUevent event)
 {
     ENTER(cuEventSynchronize);
     REQUIRE(object_is(event, KIND_EVENT), CUDA_ERROR_INVALID_HANDLE);
+    TRY(graph_refuse_event(event));
     state_lock(&g_driver.machine);
     bool has_passed = is_passed(event);
     CUcontext context = event->context;
@@ -117,6 +119,8 @@ static CUresult elapsed(float *ret_ms, CUevent start, CUevent end)
     REQUIRE(ret_ms, CUDA_ERROR_INVALID_VALUE);
     REQUIRE(object_is(start, KIND_EVENT) && object_is(end, KIND_EVENT), CUDA_ERROR_INVALID_HANDLE);
     REQUIRE(!((start->flags | end->flags) & CU_EVENT_DISABLE_TIMING), CUDA_ERROR_INVALID_HANDLE);
+    TRY(graph_refuse_event(start));
+    TRY(graph_refuse_event(end));
     REQUIRE(start->is_recorded && end->is_recorded, CUDA_ERROR_INVALID_HANDLE);
     state_lock(&g_driver.machine);
     bool have_both = is_passed(start) && is_passed(end);

@@ -21,11 +21,12 @@ static __thread struct {
 } t_streams[THREAD_STREAMS];
 static __thread unsigned t_next_stream;
 
-CUresult stream_create(CUcontext context, CUstream *ret_stream)
+CUresult stream_create(CUcontext context, bool is_blocking, CUstream *ret_stream)
 {
     CUstream stream = object_new(KIND_STREAM, sizeof *stream);
     REQUIRE(stream, CUDA_ERROR_OUT_OF_MEMORY);
     stream->context = context;
+    stream->is_blocking = is_blocking;
     context_add_stream(stream);
     *ret_stream = stream;
     return CUDA_SUCCESS;
@@ -39,7 +40,7 @@ static CUresult stream_of_this_thread(CUcontext context, CUstream *ret_stream)
             return CUDA_SUCCESS;
         }
     driver_lock();
-    CUresult result = stream_create(context, ret_stream);
+    CUresult result = stream_create(context, true, ret_stream);
     driver_unlock();
     if (result != CUDA_SUCCESS)
         return result;
@@ -182,14 +183,14 @@ CUresult stream_submit(CUstream stream, int64_t duration_ns, CUevent event, bool
     }
 }
 
-/* Blocking or not, and of whatever priority: all feed one queue. */
+/* Flags: 1, it does not wait for the legacy stream. Priorities change nothing here. */
 static CUresult create(CUstream *ret_stream, unsigned flags)
 {
     CUcontext context;
     REQUIRE(ret_stream && flags <= 1, CUDA_ERROR_INVALID_VALUE);
     TRY(context_require(&context));
     driver_lock();
-    CUresult result = stream_create(context, ret_stream);
+    CUresult result = stream_create(context, flags == 0, ret_stream);
     driver_unlock();
     return result;
 }
@@ -215,7 +216,7 @@ ENTRY(cuStreamDestroy_v2, (CUstream stream), destroy(stream))
 static CUresult synchronize(CUstream stream)
 {
     TRY(stream_resolve(stream, &stream));
-    REQUIRE(!stream->capture, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    TRY(graph_refuse_wait(stream));
     CUcontext context = stream->context;
     CUresult result = stream_wait_ticket(context, stream->last_ticket);
     callback_wait(stream);
@@ -228,7 +229,7 @@ STREAM_ENTRY(cuStreamSynchronize, (CUstream stream), synchronize(stream))
 static CUresult query(CUstream stream)
 {
     TRY(stream_resolve(stream, &stream));
-    REQUIRE(!stream->capture, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    TRY(graph_refuse_wait(stream));
     bool is_done = stream_is_ticket_done(stream->context, stream->last_ticket) && !callback_is_pending(stream);
     return is_done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
