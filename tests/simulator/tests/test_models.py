@@ -279,3 +279,68 @@ class TestPools:
             process.launch(100_000)
             process.must("cuMemFreeAsync", address, 0)
             assert self.reserved(machine, process) == 0
+
+
+class TestStreams:
+    """With streams_overlap, each stream has its own order; else one queue has that of all."""
+
+    @pytest.fixture
+    def process(self, bare_machine: Machine) -> Process:
+        process = bare_machine.init(streams_overlap=4, queue_depth=16).process().start()
+        process.load_spin()
+        return process
+
+    def took_ms(self, process: Process, *streams: int) -> float:
+        """Until they are done, from now."""
+        started = time.monotonic()
+        for stream in streams:
+            process.must("cuStreamSynchronize", stream)
+        return (time.monotonic() - started) * 1000
+
+    def test_they_overlap(self, process: Process) -> None:
+        streams = [stream_of(process) for _ in range(4)]
+        for stream in streams:
+            process.launch(200_000, stream=stream)
+        assert 150 < self.took_ms(process, *streams) < 350
+
+    def test_the_engine_is_busy_once_however_many_run(self, process: Process, bare_machine: Machine) -> None:
+        for stream in [stream_of(process) for _ in range(3)]:
+            process.launch(50_000, count=2, stream=stream)
+        process.synchronize()
+        assert bare_machine.usage(process)["gpu_time_ns"] < 150_000_000
+        assert bare_machine.usage(process)["launches"] == 6
+        assert bare_machine.usage(process)["pending_ns"] == 0
+
+    def test_events_of_overlapping_kernels_bracket_each_by_itself(self, process: Process) -> None:
+        pairs = []
+        for stream in [stream_of(process) for _ in range(2)]:
+            first = event_on(process, stream)
+            process.launch(100_000, stream=stream)
+            pairs.append((first, event_on(process, stream)))
+        process.synchronize()
+        assert all(process.must("cuEventElapsedTime", out("f32"), *pair) == pytest.approx(100, abs=1) for pair in pairs)
+
+    def test_a_stream_waits_for_an_event_of_another(self, process: Process) -> None:
+        first, second = (stream_of(process) for _ in range(2))
+        process.launch(200_000, stream=first)
+        process.must("cuStreamWaitEvent", second, event_on(process, first), 0)
+        process.launch(1000, stream=second)
+        assert self.took_ms(process, second) > 150
+
+    @pytest.mark.parametrize("blocking", [False, True])
+    def test_the_legacy_stream_waits_for_those_that_block(self, process: Process, blocking: bool) -> None:
+        process.launch(200_000, stream=stream_of(process, blocking=blocking))
+        process.launch(1000, stream=0)
+        assert (self.took_ms(process, 0) > 150) == blocking
+
+    def test_a_full_stream_blocks_until_another_thread_has_launched(self, process: Process) -> None:
+        assert process.special("launch_while", process.function, stream_of(process), stream_of(process), 30)
+        process.synchronize()
+
+    def test_in_one_queue_the_same_takes_turns(self, machine: Machine) -> None:
+        with machine.process().start() as process:
+            process.load_spin()
+            streams = [stream_of(process) for _ in range(4)]
+            for stream in streams:
+                process.launch(50_000, stream=stream)
+            assert self.took_ms(process, *streams) > 170

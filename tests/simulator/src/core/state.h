@@ -25,6 +25,8 @@ enum {
     SIM_SLOTS_MAX = 1024,
     SIM_CHANNELS_MAX = 1024,
     SIM_RING_ITEMS = 1024, /* pending pieces of work per channel; a full ring blocks the launch, as the hardware's queue does */
+    SIM_STREAMS_MAX = 1024, /* told apart in a channel; more share a number, and with it an order */
+    SIM_OVERLAP_MAX = 32, /* pieces of one channel that run at the same time */
     SIM_XID_MAX = 64,
     SIM_INJECTIONS_MAX = 64,
     SIM_OBITUARIES_MAX = 256,
@@ -61,6 +63,11 @@ struct sim_item {
     int64_t end_ns; /* valid once the item is done */
     uint64_t sequence; /* machine-wide order of submission */
     uint64_t cookie;   /* the owner's event that wants end_ns, 0 = nobody */
+    uint64_t after;    /* ticket + 1 that must be done before, 0 = none */
+    uint32_t stream;   /* pieces of a stream are done in their order */
+    bool is_legacy, is_blocking; /* the legacy stream waits for all blocking ones before it, and they for it */
+    bool is_held;      /* waits for timeline_release() */
+    bool is_done;
 };
 
 struct sim_sample {
@@ -78,15 +85,16 @@ struct sim_meter {
     struct sim_sample samples[SIM_SAMPLES_MAX];
 };
 
-/* The work queue of one process on one card, first in first out. */
+/* The work queue of one process on one card: first in first out, or, if the model has overlap, so by stream. */
 struct sim_channel {
     uint32_t live;
     uint32_t slot;
     uint32_t card;
-    uint32_t filler;
+    uint32_t running; /* entries of run[]; 0 = nothing to do, or nothing that may go on */
     uint64_t submitted; /* tickets given out; ticket t sits in items[t % SIM_RING_ITEMS] */
-    uint64_t completed; /* tickets done; the head is item completed */
+    uint64_t completed; /* the tickets below are done; of those above, the ones that say so */
     int64_t backlog_ns; /* sum of remaining_ns */
+    uint64_t run[SIM_OVERLAP_MAX]; /* tickets that have the engine when the channel has it, the oldest first */
     struct sim_meter meter;
     struct sim_item items[SIM_RING_ITEMS];
 };
@@ -185,7 +193,8 @@ struct sim_time_model {
     int64_t other_kernel_ns;   /* GPU time of a kernel that is not tenfold_spin */
     int64_t event_error_ns;    /* bias of event timestamps */
     int64_t sample_noise_percent; /* a published sample is off by up to so much, either way */
-    int64_t queue_depth;       /* pieces of work that may wait; more block their caller. At most SIM_RING_ITEMS */
+    int64_t queue_depth;       /* pieces of work that may wait (in a stream, with overlap); more block their caller. At most SIM_RING_ITEMS */
+    int64_t streams_overlap;   /* kernels of one process that run at the same time, in several streams; 1: one queue for all streams */
     int64_t copy_bytes_per_us; /* 0: copies take no GPU time */
     int64_t memory_call_ns;    /* time that cuMemAlloc and cuMemFree keep their caller's CPU, beyond our own */
     int64_t launch_call_ns;    /* the same for kernel launches, once the kernel is in its stream */

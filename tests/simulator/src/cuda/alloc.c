@@ -48,7 +48,7 @@ static CUresult wait_before_free(CUcontext context, CUdeviceptr address)
     driver_lock();
     const bool must_wait = heap_find(address, HEAP_DEVICE | HEAP_MANAGED);
     driver_unlock();
-    return must_wait ? stream_wait_ticket(context, context->last_ticket) : CUDA_SUCCESS;
+    return must_wait ? stream_wait_context(context) : CUDA_SUCCESS;
 }
 
 static CUresult release(CUdeviceptr address)

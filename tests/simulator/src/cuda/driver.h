@@ -228,7 +228,12 @@ void context_visit_streams(CUcontext context, void (*visit)(CUstream)); /* NULL 
 /* stream.c */
 CUresult stream_resolve(CUstream handle, CUstream *ret_stream); /* NULL, legacy and per-thread become objects */
 CUresult stream_submit(CUstream stream, int64_t duration_ns, CUevent event, bool is_launch); /* blocks while the queue is full */
+/* The same for work that waits: for a ticket of its own channel (ticket + 1; 0 = none), or, held, for stream_release(). */
+CUresult stream_submit_waiting(CUstream stream, uint64_t after, bool is_held);
+void stream_release(CUcontext context, uint64_t epoch, uint64_t ticket_after);
+bool stream_has_own_order(void); /* else one queue keeps the order of all */
 CUresult stream_wait_ticket(CUcontext context, uint64_t ticket_after); /* sleeps; 0 = nothing to wait for */
+CUresult stream_wait_context(CUcontext context); /* for all work submitted so far */
 bool stream_is_ticket_done(CUcontext context, uint64_t ticket_after);
 CUresult stream_create(CUcontext context, bool is_blocking, CUstream *ret_stream);
 static inline CUstream stream_of_thread(CUstream handle)

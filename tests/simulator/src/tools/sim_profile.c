@@ -61,6 +61,7 @@ static const struct key g_state_keys[] = {
     STATE("event_error_ns", time.event_error_ns, UNIT_ONE),
     STATE("copy_bytes_per_us", time.copy_bytes_per_us, UNIT_ONE),
     STATE("sample_noise_percent", time.sample_noise_percent, UNIT_ONE),
+    STATE("streams_overlap", time.streams_overlap, UNIT_ONE),
     STATE("queue_depth", time.queue_depth, UNIT_ONE),
     STATE("capture_is_strict", rules.capture_is_strict, UNIT_ONE),
     STATE("free_waits", rules.free_waits, UNIT_ONE),
