@@ -209,11 +209,15 @@ def test_managed_memory_appears_where_it_is_touched(bare_machine: Machine) -> No
         assert used() == 0
 
 
-def test_a_driver_model_is_windows_own(machine: Machine) -> None:
+def test_what_no_card_has_is_not_supported_and_not_missing(machine: Machine) -> None:
+    """nvitop and gpustat ask for these at their start."""
     with machine.process() as process:
         process.must("nvmlInit_v2")
         card = process.must("nvmlDeviceGetHandleByIndex_v2", 0, out("u64"))
-        assert process.nvml("nvmlDeviceGetDriverModel", card, out("u32"), out("u32"))[0] == 3
+        for symbol in ("nvmlDeviceGetDriverModel", "nvmlDeviceGetDriverModel_v2"):
+            assert process.nvml(symbol, card, out("u32"), out("u32"))[0] == 3
+        assert process.nvml("nvmlDeviceGetFanSpeed", card, out("u32"))[0] == 3
+        assert process.must("nvmlDeviceGetEncoderUtilization", card, out("u32"), out("u32"))[0] == 0
 
 
 class TestPools:
