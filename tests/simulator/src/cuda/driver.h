@@ -25,6 +25,8 @@ struct driver {
     _Atomic uint32_t is_ready;   /* cuInit succeeded in this process */
     _Atomic uint32_t is_inherited; /* forked from a process that used CUDA */
     _Atomic uint32_t captures_open; /* that forbid calls */
+    _Atomic uint32_t streams_capturing;
+    _Atomic uint32_t contexts_failed;
 };
 extern struct driver g_driver;
 
@@ -38,6 +40,8 @@ static inline CUresult driver_enter(const char *symbol)
 {
     if (__builtin_expect(atomic_load_explicit(&g_driver.is_ready, memory_order_acquire) &&
                              !atomic_load_explicit(&g_driver.machine.state->injections_armed, memory_order_relaxed) &&
+                             !atomic_load_explicit(&g_driver.machine.state->cards_lost, memory_order_relaxed) &&
+                             !atomic_load_explicit(&g_driver.contexts_failed, memory_order_relaxed) &&
                              !atomic_load_explicit(&g_driver.captures_open, memory_order_relaxed),
                          1))
         return CUDA_SUCCESS;
@@ -161,6 +165,7 @@ struct CUctx_st {
     bool is_primary;
     CUcontext primary; /* of a green context: whose memory and modules it uses; else NULL */
     _Atomic bool is_alive;
+    _Atomic int error; /* of its work: what every later call answers; not of a green one, which has its primary's */
     _Atomic uint64_t last_ticket; /* newest work + 1 of the whole context, 0 = none */
     struct CUstream_st *legacy_stream;
     struct heap_small_block *small_block; /* heap.c */
@@ -176,6 +181,7 @@ struct CUstream_st {
     struct object head;
     CUcontext context;
     bool is_default;
+    bool is_blocking; /* waits for the legacy stream, and that for it */
     _Atomic uint64_t last_ticket; /* ticket + 1, 0 = nothing submitted */
     struct capture *capture; /* graph.c; not NULL while the stream records instead of running */
     CUgraphNode *tail; /* capture.c: what the next recorded node comes after */
@@ -221,14 +227,22 @@ struct CUfunc_st {
 /* context.c */
 CUcontext context_current(void); /* NULL if this thread has none */
 CUresult context_require(CUcontext *ret_context); /* INVALID_CONTEXT, or CONTEXT_IS_DESTROYED */
+CUresult context_error(CUcontext context); /* why nothing works in it any more: an earlier error, or its card is gone */
+CUresult context_check_call(const char *symbol); /* the same of the current one, for calls that need it */
+void context_fail(CUresult error); /* the current one, if the error is of a kind that ends contexts */
 void context_visit_streams(CUcontext context, void (*visit)(CUstream)); /* NULL = of all contexts */
 
 /* stream.c */
 CUresult stream_resolve(CUstream handle, CUstream *ret_stream); /* NULL, legacy and per-thread become objects */
 CUresult stream_submit(CUstream stream, int64_t duration_ns, CUevent event, bool is_launch); /* blocks while the queue is full */
+/* The same for work that waits: for a ticket of its own channel (ticket + 1; 0 = none), or, held, for stream_release(). */
+CUresult stream_submit_waiting(CUstream stream, uint64_t after, bool is_held);
+void stream_release(CUcontext context, uint64_t epoch, uint64_t ticket_after);
+bool stream_has_own_order(void); /* else one queue keeps the order of all */
 CUresult stream_wait_ticket(CUcontext context, uint64_t ticket_after); /* sleeps; 0 = nothing to wait for */
+CUresult stream_wait_context(CUcontext context); /* for all work submitted so far */
 bool stream_is_ticket_done(CUcontext context, uint64_t ticket_after);
-CUresult stream_create(CUcontext context, CUstream *ret_stream);
+CUresult stream_create(CUcontext context, bool is_blocking, CUstream *ret_stream);
 static inline CUstream stream_of_thread(CUstream handle)
 {
     return handle ? handle : CU_STREAM_PER_THREAD;
