@@ -129,7 +129,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             return found
         plan = self._plan(options, subject, found)
         record = plan.record.as_text() if plan.record else None
-        result = {"changed": False, "path": path, "left": list(plan.left)}
+        held = self._held(options, subject, plan.text, found)
+        result = {"changed": False, "path": path, "exists": plan.text is not None, "held": held, "left": list(plan.left)}
         if plan.text == found.get("content") and record == found.get("record"):
             self._require_effect(options, found)
             return result
@@ -153,6 +154,13 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         self._refuse_if_engine_does(options, found)
         effective = self._dump_of(options, found)
         return merge.merge(found.get("content"), lambda document: subject.rules(document, options, effective), record, codec, path)
+
+    def _held(self, options: dict[str, Any], subject: Subject, text: str | None, found: dict[str, Any]) -> list[str]:
+        """Which of our keys the file holds once this merge is done."""
+        if options["state"] == "absent" or text is None:
+            return []
+        document = CODECS[subject.format]().parse(text, options["path"])
+        return [".".join(edit.path) for edit in subject.rules(document, options, self._dump_of(options, found))]
 
     def _try(
         self, options: dict[str, Any], common: dict[str, Any], text: str | None, found: dict[str, Any], task_vars: dict[str, Any]
