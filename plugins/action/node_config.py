@@ -14,7 +14,7 @@ from ansible.plugins.action import ActionBase
 from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import merge, runtime_config
 from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.errors import MergeError, TenfoldError
 from ansible_collections.tenfold.vgpu.plugins.plugin_utils.formats import CODECS
-from ansible_collections.tenfold.vgpu.plugins.plugin_utils.plain import plain
+from ansible_collections.tenfold.vgpu.plugins.plugin_utils.plain import answer_of, plain
 
 ARGUMENT_SPEC = {
     "subject": {"type": "str", "required": True, "choices": ["containerd", "docker", "crio", "nvidia_toolkit", "kubelet", "kubelet_flags"]},
@@ -107,6 +107,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         result: dict[str, Any] = super().run(tmp, task_vars)
+        self._told: list[Any] = result.setdefault("warnings", [])
         _, options = self.validate_argument_spec(argument_spec=ARGUMENT_SPEC)
         try:
             result.update(self._merge(plain(options), task_vars or {}))
@@ -225,8 +226,5 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         return subject.probe
 
     def _remote(self, arguments: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
-        answer: dict[str, Any] = plain(
-            self._execute_module(module_name="tenfold.vgpu.node_config_file", module_args=arguments, task_vars=task_vars)
-        )
-        answer.pop("invocation", None)
-        return answer
+        module = "tenfold.vgpu.node_config_file"
+        return answer_of(self._execute_module(module_name=module, module_args=arguments, task_vars=task_vars), self._told)

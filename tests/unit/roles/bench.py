@@ -79,12 +79,15 @@ class Site:
         return self.run([{"hosts": hosts, "vars": variables, "roles": [f"tenfold.vgpu.{role}"]}], *arguments)
 
     def run(self, plays: list[dict[str, Any]], *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Runs them, pipelined as our ansible.cfg says; TENFOLD_TEST_ANSIBLE_PLAYBOOK takes that of another ansible-core."""
         playbook = self.folder / "playbook.yml"
         playbook.write_text(json.dumps([{"gather_facts": False, **play} for play in plays]))
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("ANSIBLE_", "KUBECONFIG"))}
         environment = {**clean, "HOME": str(self.folder), "ANSIBLE_COLLECTIONS_PATH": str(ROOT / "collections"), "ANSIBLE_NOCOLOR": "1"}
+        environment["ANSIBLE_PIPELINING"] = "1"
+        program = os.environ.get("TENFOLD_TEST_ANSIBLE_PLAYBOOK", str(Path(sys.executable).with_name("ansible-playbook")))
         return subprocess.run(
-            [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(self.folder / "hosts.yml"), str(playbook), *arguments],
+            [program, "-i", str(self.folder / "hosts.yml"), str(playbook), *arguments],
             cwd=self.folder,
             env=environment,
             capture_output=True,
