@@ -14,7 +14,7 @@ from ansible.plugins.action import ActionBase
 from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import merge, runtime_config
 from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.errors import MergeError, TenfoldError
 from ansible_collections.tenfold.vgpu.plugins.plugin_utils.formats import CODECS
-from ansible_collections.tenfold.vgpu.plugins.plugin_utils.plain import plain
+from ansible_collections.tenfold.vgpu.plugins.plugin_utils.plain import answer_of, plain
 
 ARGUMENT_SPEC = {
     "subject": {"type": "str", "required": True, "choices": ["containerd", "docker", "crio", "nvidia_toolkit", "kubelet", "kubelet_flags"]},
@@ -107,6 +107,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         result: dict[str, Any] = super().run(tmp, task_vars)
+        self._told: list[Any] = result.setdefault("warnings", [])
         _, options = self.validate_argument_spec(argument_spec=ARGUMENT_SPEC)
         try:
             result.update(self._merge(plain(options), task_vars or {}))
@@ -129,7 +130,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
             return found
         plan = self._plan(options, subject, found)
         record = plan.record.as_text() if plan.record else None
-        result = {"changed": False, "path": path, "left": list(plan.left)}
+        held = self._held(options, subject, plan.text, found)
+        result = {"changed": False, "path": path, "exists": plan.text is not None, "held": held, "left": list(plan.left)}
         if plan.text == found.get("content") and record == found.get("record"):
             self._require_effect(options, found)
             return result
@@ -153,6 +155,13 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         self._refuse_if_engine_does(options, found)
         effective = self._dump_of(options, found)
         return merge.merge(found.get("content"), lambda document: subject.rules(document, options, effective), record, codec, path)
+
+    def _held(self, options: dict[str, Any], subject: Subject, text: str | None, found: dict[str, Any]) -> list[str]:
+        """Which of our keys the file holds once this merge is done."""
+        if options["state"] == "absent" or text is None:
+            return []
+        document = CODECS[subject.format]().parse(text, options["path"])
+        return [".".join(edit.path) for edit in subject.rules(document, options, self._dump_of(options, found))]
 
     def _try(
         self, options: dict[str, Any], common: dict[str, Any], text: str | None, found: dict[str, Any], task_vars: dict[str, Any]
@@ -217,8 +226,5 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         return subject.probe
 
     def _remote(self, arguments: dict[str, Any], task_vars: dict[str, Any]) -> dict[str, Any]:
-        answer: dict[str, Any] = plain(
-            self._execute_module(module_name="tenfold.vgpu.node_config_file", module_args=arguments, task_vars=task_vars)
-        )
-        answer.pop("invocation", None)
-        return answer
+        module = "tenfold.vgpu.node_config_file"
+        return answer_of(self._execute_module(module_name=module, module_args=arguments, task_vars=task_vars), self._told)

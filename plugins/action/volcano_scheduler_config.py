@@ -16,7 +16,7 @@ from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.errors import
 from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold_cluster import volcano_config
 from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold_cluster.errors import ClusterError
 from ansible_collections.tenfold.vgpu.plugins.plugin_utils.formats import CODECS
-from ansible_collections.tenfold.vgpu.plugins.plugin_utils.plain import plain
+from ansible_collections.tenfold.vgpu.plugins.plugin_utils.plain import answer_of, plain
 
 ARGUMENT_SPEC = {
     "kubeconfig": {"type": "str", "default": ""},
@@ -54,6 +54,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
 
     def run(self, tmp: str | None = None, task_vars: Values | None = None) -> Values:
         result: Values = super().run(tmp, task_vars)
+        self._told: list[Any] = result.setdefault("warnings", [])
         _, options = self.validate_argument_spec(argument_spec=ARGUMENT_SPEC)
         try:
             result.update(self._merge(plain(options), task_vars or {}))
@@ -121,10 +122,8 @@ class ActionModule(ActionBase):  # type: ignore[misc]
 
     def _call(self, name: str, arguments: Values, options: Values, task_vars: Values) -> Values:
         connection = {key: options[key] for key in ("kubeconfig", "context") if options[key] is not None}
-        answer: Values = plain(
-            self._execute_module(module_name=f"tenfold.vgpu.{name}", module_args={**connection, **arguments}, task_vars=task_vars)
-        )
-        answer.pop("invocation", None)
+        arguments = {**connection, **arguments}
+        answer = answer_of(self._execute_module(module_name=f"tenfold.vgpu.{name}", module_args=arguments, task_vars=task_vars), self._told)
         if answer.get("failed"):
             raise Failed(answer)
         return answer

@@ -97,6 +97,16 @@ path:
   description: The file.
   returned: always
   type: str
+exists:
+  description: Whether the file is there after the merge.
+  returned: success
+  type: bool
+held:
+  description: Our keys that the file holds after the merge.
+  returned: success
+  type: list
+  elements: str
+  sample: [--max-pods]
 left:
   description: Keys that somebody changed since our merge and that were therefore left alone.
   returned: success

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["plain"]
+__all__ = ["answer_of", "plain"]
 
 
 def plain(value: Any) -> Any:
@@ -22,3 +22,11 @@ def plain(value: Any) -> Any:
         if isinstance(value, kind):
             return kind(value)
     return value
+
+
+def answer_of(result: Any, warnings: list[Any]) -> dict[str, Any]:
+    """What a module answered, for an action that asks several and answers for all: its warnings go to the action's own."""
+    answer: dict[str, Any] = plain(result)
+    answer.pop("invocation", None)
+    warnings += answer.pop("warnings", None) or []
+    return answer

@@ -14,6 +14,7 @@ from typing import Any, Callable, Mapping, Sequence
 from .cards import by_product_name
 from .drivers import DriverVersion, capabilities
 from .errors import DriverError
+from .services import PROPERTIES, command_line, units
 from .versions import Version
 
 __all__ = ["Host", "collect"]
@@ -57,15 +58,15 @@ def collect(host: Host) -> dict[str, Any]:
     module_version = _kernel_module_version(host.read("/proc/driver/nvidia/version"))
     driver = smi.driver or module_version
     cards = [_with_capabilities(card, driver) for card in smi.cards]
-    units = _units(host)
+    found = _units(host)
     sockets = [name for name in sorted(host.names(_DEVICE_PLUGIN_FOLDER)) if name.endswith(".sock") and name not in _KUBELET_OWN_FILES]
     return {
         "driver": driver,
         "driver_kernel_module": module_version,
         "nvidia_smi_error": smi.error,
         "cards": cards,
-        "engines": {name: found for name, found in ((name, _engine(host, name, units)) for name in _ENGINES) if found is not None},
-        "kubelet": _kubelet(host, units.get("kubelet")),
+        "engines": {name: engine for name, engine in ((name, _engine(host, name, found)) for name in _ENGINES) if engine is not None},
+        "kubelet": _kubelet(host, found.get("kubelet")),
         "toolkit_version": _version_of(host, ["nvidia-ctk", "--version"]),
         "device_plugin_sockets": sockets,
         "rival_device_plugins": [name for name in sockets if not name.startswith(_OUR_SOCKET_PREFIX) and _claims_cards(name)],
@@ -154,23 +155,8 @@ def _kernel_module_version(text: str | None) -> str | None:
 
 def _units(host: Host) -> dict[str, dict[str, str]]:
     """Properties of the units that run; without systemd an empty dict."""
-    argv = ["systemctl", "show", "--property=Id,MainPID,ActiveState", *(f"{unit}.service" for unit in _UNITS)]
-    status, out, _err = host.run(argv)
-    units = {}
-    for block in out.split("\n\n") if status == 0 else []:
-        values = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
-        name = values.get("Id", "")
-        if name.endswith(".service"):
-            units[name[: -len(".service")]] = values
-    return units
-
-
-def _arguments(host: Host, unit: Mapping[str, str] | None) -> list[str]:
-    """The command line with which a unit's process runs, after systemd expanded its environment."""
-    pid = (unit or {}).get("MainPID", "0")
-    if not pid.isdigit() or pid == "0":
-        return []
-    return [argument for argument in (host.read(f"/proc/{pid}/cmdline") or "").split("\0") if argument]
+    status, out, _err = host.run(["systemctl", "show", f"--property={','.join(PROPERTIES)}", *(f"{unit}.service" for unit in _UNITS)])
+    return units(out) if status == 0 else {}
 
 
 def _binary(arguments: Sequence[str], name: str) -> str:
@@ -190,10 +176,10 @@ def _flag(arguments: Sequence[str], *names: str) -> str | None:
     return found
 
 
-def _engine(host: Host, name: str, units: Mapping[str, Mapping[str, str]]) -> dict[str, Any] | None:
+def _engine(host: Host, name: str, found: Mapping[str, Mapping[str, str]]) -> dict[str, Any] | None:
     binary, default_path = _ENGINES[name]
-    unit = units.get(name)
-    arguments = _arguments(host, unit)
+    unit = found.get(name)
+    arguments = command_line(unit or {}, host.read)
     version = _version_of(host, [_binary(arguments, binary), "--version"])
     if version is None:
         return None
@@ -210,7 +196,7 @@ def _engine(host: Host, name: str, units: Mapping[str, Mapping[str, str]]) -> di
 
 
 def _kubelet(host: Host, unit: Mapping[str, str] | None) -> dict[str, Any] | None:
-    arguments = _arguments(host, unit)
+    arguments = command_line(unit or {}, host.read)
     version = _version_of(host, [_binary(arguments, "kubelet"), "--version"])
     if version is None:
         return None

@@ -6,74 +6,15 @@ What needs a card, a cluster or a compiler of its own is left to molecule: `cuda
 from __future__ import annotations
 
 import json
-import os
-import re
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests import ROOT
+from tests.unit.roles.bench import Site, changes, site, words
 
+__all__ = ["site"]
 TIERS = {"small": {"memory_mib": 8192, "reserved_cores": 10}}
-CONTAINERD = """case "$*" in
-*dump) cat "$2" ;;
-*) echo "containerd github.com/containerd/containerd v1.7.24 abc" ;;
-esac"""
-
-
-class Site:
-    """A folder with an inventory of one host, on whose PATH are a containerd and a kubelet of ours."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        programs = {
-            "containerd": CONTAINERD,
-            "kubelet": "echo Kubernetes v1.31.4",
-            "python": f'PATH={folder}:$PATH exec {sys.executable} "$@"',
-        }
-        for name, script in programs.items():
-            (folder / name).write_text(f"#!/bin/sh\n{script}\n")
-            (folder / name).chmod(0o755)
-        host = {"ansible_connection": "local", "ansible_python_interpreter": str(folder / "python")}
-        inventory = {"all": {"children": {"gpu_nodes": {"hosts": {"node-1": host}}}}}
-        (folder / "hosts.yml").write_text(json.dumps(inventory))
-
-    def play(self, role: str, hosts: str, *arguments: str, **variables: Any) -> subprocess.CompletedProcess[str]:
-        return self.run([{"hosts": hosts, "vars": variables, "roles": [f"tenfold.vgpu.{role}"]}], *arguments)
-
-    def run(self, plays: list[dict[str, Any]], *arguments: str) -> subprocess.CompletedProcess[str]:
-        playbook = self.folder / "playbook.yml"
-        playbook.write_text(json.dumps([{"gather_facts": False, **play} for play in plays]))
-        clean = {name: value for name, value in os.environ.items() if not name.startswith(("ANSIBLE_", "KUBECONFIG"))}
-        environment = {**clean, "HOME": str(self.folder), "ANSIBLE_COLLECTIONS_PATH": str(ROOT / "collections"), "ANSIBLE_NOCOLOR": "1"}
-        return subprocess.run(
-            [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(self.folder / "hosts.yml"), str(playbook), *arguments],
-            cwd=self.folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Site:
-    return Site(tmp_path)
-
-
-def words(result: subprocess.CompletedProcess[str]) -> str:
-    return " ".join((result.stdout + result.stderr).split())
-
-
-def changes(result: subprocess.CompletedProcess[str]) -> int:
-    """How many tasks changed something in a run that must succeed."""
-    assert result.returncode == 0, result.stdout + result.stderr
-    return sum(int(count) for count in re.findall(r"changed=(\d+)", result.stdout))
 
 
 def test_nvidia_runtime_looks_at_the_node_itself(site: Site) -> None:
@@ -139,7 +80,7 @@ def test_a_pools_offers_reach_the_second_proof(site: Site) -> None:
             "looked": [{"model": "t4-16gb", "name": "Tesla T4", "memory_mib": 15360}],
         },
     }
-    (site.folder / "hosts.yml").write_text(json.dumps({"all": {"children": {"gpu_nodes": {"hosts": hosts}}}}))
+    site.inventory({"gpu_nodes": {"hosts": hosts}})
     tasks = [
         {"ansible.builtin.set_fact": {"gpu_node_found": {"failed": False, "gpu_node": {"cards": "{{ looked }}"}}}},
         {
@@ -164,10 +105,10 @@ def test_a_pools_offers_reach_the_second_proof(site: Site) -> None:
 
 def test_hosts_that_failed_or_cannot_be_reached_are_unfit(site: Site) -> None:
     """As Ansible itself registers a look that failed and one that never came about."""
-    here = {"ansible_connection": "local", "ansible_python_interpreter": str(site.folder / "python")}
+    here = site.host
     away = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1}
     hosts = {"bad": {**here, "needs_cards": True}, "away": away, "good": {**here, "needs_cards": False}}
-    (site.folder / "hosts.yml").write_text(json.dumps({"all": {"children": {"gpu_nodes": {"hosts": hosts}}}}))
+    site.inventory({"gpu_nodes": {"hosts": hosts}})
     look = {"tenfold.vgpu.gpu_node_facts": {"required": "{{ needs_cards }}"}, "register": "gpu_node_found"}
     fleet = "{{ groups | tenfold.vgpu.gpu_fleet(hostvars) }}"
     show = {"ansible.builtin.copy": {"content": fleet, "dest": str(site.folder / "fleet.json"), "mode": "0600"}}
