@@ -28,6 +28,10 @@ SIMULATOR = ROOT / "tests" / "simulator"
 PROGRAMS = Path(__file__).resolve().parent / "c"
 BUILD = Path(os.environ.get("TENFOLD_BUILD", ROOT / "build" / "hook-tests"))
 MIB = 1 << 20
+# Another model of the driver for all tests that name none, and rules that differ from it: `TENFOLD_SIM_MODEL=a800-535`,
+# `TENFOLD_SIM_SET="capture_is_strict=1 pool_growth_bytes=67108864"`. The models are tests/simulator/profiles/models.
+MODEL = os.environ.get("TENFOLD_SIM_MODEL", "ideal")
+SETTINGS = dict(word.split("=", 1) for word in os.environ.get("TENFOLD_SIM_SET", "").split())
 
 
 @contextlib.contextmanager
@@ -134,11 +138,21 @@ class Machine:
 
     @classmethod
     def make(
-        cls, simulator: Path, folder: Path, *, card: str = "a800-80gb", cards: int = 1, driver: str = "535", **model: object
+        cls,
+        simulator: Path,
+        folder: Path,
+        *,
+        card: str = "a800-80gb",
+        cards: int = 1,
+        driver: str = "535",
+        model: str = MODEL,
+        **settings: object,
     ) -> Machine:
+        """settings: keys of the model that differ, for this machine alone."""
         machine = cls(simulator, folder / "machine")
-        settings = [word for name, value in model.items() for word in ("--set", f"{name}={value}")]
-        machine.tool("init", "--card", card, "--cards", str(cards), "--driver", driver, "--device-nodes", "ignored", "--force", *settings)
+        named = ["--card", card, "--cards", str(cards), "--driver", driver, "--model", model, "--device-nodes", "ignored"]
+        changed = [word for name, value in {**SETTINGS, **settings}.items() for word in ("--set", f"{name}={value}")]
+        machine.tool("init", *named, "--force", *changed)
         machine.uuids = [card["uuid"] for card in machine.truth()["cards"]]
         return machine
 

@@ -165,9 +165,36 @@ def note(data: int) -> None:
 
 
 NOTE = HOST_FUNCTION(note)
+OPENED = threading.Event()
+WAIT = HOST_FUNCTION(lambda _: (OPENED.wait(20), None)[1])  # returns once another thread has opened it
+
+
+def launch_while(function: int, stuck: int, free: int, count: int) -> list[Any]:
+    """A thread launches into a stuck stream until it blocks; this one launches into another stream, then opens what holds the first.
+
+    Answers whether the first was blocked until then, and ended.
+    """
+    library("libcuda.so.1").cuLaunchHostFunc(ctypes.c_void_p(stuck), WAIT, None)
+    context = ctypes.c_void_p()
+    library("libcuda.so.1").cuCtxGetCurrent(ctypes.byref(context))
+
+    def work() -> None:
+        library("libcuda.so.1").cuCtxSetCurrent(context)
+        launch(function, 1, count, stuck, "cuLaunchKernel")
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join(0.2)
+    was_blocked = thread.is_alive()
+    result = launch(function, 1, count // 2, free, "cuLaunchKernel")[0]
+    OPENED.set()
+    thread.join(10)
+    return [result, was_blocked and not thread.is_alive()]
+
 
 SPECIAL: dict[str, Callable[..., list[Any]]] = {
     "launch": launch,
+    "launch_while": launch_while,
     "churn": churn,
     "in_threads": in_threads,
     "fork_and_call": fork_and_call,

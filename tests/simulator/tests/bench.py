@@ -164,9 +164,10 @@ class Machine:
             raise RuntimeError(f"tenfold-sim {' '.join(words)}: {done.stderr}")
         return done
 
-    def init(self, card: str = "a800-80gb", cards: int = 2, driver: str = "535", **settings: object) -> Machine:
+    def init(self, card: str = "a800-80gb", cards: int = 2, driver: str = "535", model: str = "ideal", **settings: object) -> Machine:
         words = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
-        self.tool("init", "--card", card, "--cards", str(cards), "--driver", driver, "--uuid-seed", "test", "--force", *words)
+        named = ["--card", card, "--cards", str(cards), "--driver", driver, "--model", model]
+        self.tool("init", *named, "--uuid-seed", "test", "--force", *words)
         return self
 
     @property

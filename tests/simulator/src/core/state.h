@@ -16,7 +16,7 @@
 #include <stdint.h>
 
 #define SIM_MAGIC UINT64_C(0x31304d4953464e54) /* "TNFSIM01" */
-#define SIM_ABI 5u
+#define SIM_ABI 6u
 #define SIM_DEFAULT_STATE "/run/nvidia-persistenced/socket" /* the NVIDIA toolkit mounts it into containers, read-write */
 #define SIM_STATE_VARIABLE "TENFOLD_SIM_STATE"
 
@@ -25,6 +25,8 @@ enum {
     SIM_SLOTS_MAX = 1024,
     SIM_CHANNELS_MAX = 1024,
     SIM_RING_ITEMS = 1024, /* pending pieces of work per channel; a full ring blocks the launch, as the hardware's queue does */
+    SIM_STREAMS_MAX = 1024, /* told apart in a channel; more share a number, and with it an order */
+    SIM_OVERLAP_MAX = 32, /* pieces of one channel that run at the same time */
     SIM_XID_MAX = 64,
     SIM_INJECTIONS_MAX = 64,
     SIM_OBITUARIES_MAX = 256,
@@ -61,6 +63,11 @@ struct sim_item {
     int64_t end_ns; /* valid once the item is done */
     uint64_t sequence; /* machine-wide order of submission */
     uint64_t cookie;   /* the owner's event that wants end_ns, 0 = nobody */
+    uint64_t after;    /* ticket + 1 that must be done before, 0 = none */
+    uint32_t stream;   /* pieces of a stream are done in their order */
+    bool is_legacy, is_blocking; /* the legacy stream waits for all blocking ones before it, and they for it */
+    bool is_held;      /* waits for timeline_release() */
+    bool is_done;
 };
 
 struct sim_sample {
@@ -78,15 +85,16 @@ struct sim_meter {
     struct sim_sample samples[SIM_SAMPLES_MAX];
 };
 
-/* The work queue of one process on one card, first in first out. */
+/* The work queue of one process on one card: first in first out, or, if the model has overlap, so by stream. */
 struct sim_channel {
     uint32_t live;
     uint32_t slot;
     uint32_t card;
-    uint32_t filler;
+    uint32_t running; /* entries of run[]; 0 = nothing to do, or nothing that may go on */
     uint64_t submitted; /* tickets given out; ticket t sits in items[t % SIM_RING_ITEMS] */
-    uint64_t completed; /* tickets done; the head is item completed */
+    uint64_t completed; /* the tickets below are done; of those above, the ones that say so */
     int64_t backlog_ns; /* sum of remaining_ns */
+    uint64_t run[SIM_OVERLAP_MAX]; /* tickets that have the engine when the channel has it, the oldest first */
     struct sim_meter meter;
     struct sim_item items[SIM_RING_ITEMS];
 };
@@ -184,9 +192,23 @@ struct sim_time_model {
     int64_t window_lag_ns;     /* a sample is published this long after its window ends */
     int64_t other_kernel_ns;   /* GPU time of a kernel that is not tenfold_spin */
     int64_t event_error_ns;    /* bias of event timestamps */
+    int64_t sample_noise_percent; /* a published sample is off by up to so much, either way */
+    int64_t queue_depth;       /* pieces of work that may wait (in a stream, with overlap); more block their caller. At most SIM_RING_ITEMS */
+    int64_t streams_overlap;   /* kernels of one process that run at the same time, in several streams; 1: one queue for all streams */
     int64_t copy_bytes_per_us; /* 0: copies take no GPU time */
     int64_t memory_call_ns;    /* time that cuMemAlloc and cuMemFree keep their caller's CPU, beyond our own */
     int64_t launch_call_ns;    /* the same for kernel launches, once the kernel is in its stream */
+};
+
+enum sim_pids { SIM_PIDS_MACHINE = 0, SIM_PIDS_CALLER = 1 };
+
+/* Where drivers are stricter than the ideal one; each a key of the model, 0 or 1. */
+struct sim_rules {
+    uint32_t process_pids, sample_pids; /* enum sim_pids: whose numbers NVML's process list, and its utilisation samples, speak in */
+    uint32_t capture_is_strict; /* what crosses the border of a capture fails and breaks it */
+    uint32_t free_waits;        /* cuMemFree waits for the work of its context */
+    uint32_t pool_has_pieces;   /* what pools reserve is cut into pieces, which are used again in stream order */
+    uint32_t managed_on_touch;  /* managed memory is on the card once it was moved there, not before */
 };
 
 struct sim_state {
@@ -210,6 +232,7 @@ struct sim_state {
     uint64_t obituary_count;
     struct sim_memory_model memory;
     struct sim_time_model time;
+    struct sim_rules rules;
     struct sim_injection injections[SIM_INJECTIONS_MAX];
     struct sim_obituary obituaries[SIM_OBITUARIES_MAX];
     struct sim_card cards[SIM_CARDS_MAX];

@@ -1,21 +1,34 @@
 /* timeline.c - the simulated engine of each card (contract: timeline.h).
  *
  * FIFO: the oldest submitted piece runs to its end. Round robin: channels with work take turns of slice_ns, a change of channel costs
- * switch_ns; a channel that is alone is not interrupted. Kernels of one process never overlap, whatever stream they are in: the
- * hardware could overlap small ones, a limiter must not rely on it. */
+ * switch_ns; a channel that is alone is not interrupted. Kernels of one process never overlap, whatever stream they are in; or, with the
+ * model's streams_overlap, up to so many of different streams run at the same time, each as fast as if it were alone. */
 #include "timeline.h"
 
 #include <errno.h>
 #include <string.h>
 
+enum { POLL_NS = 50000 }; /* where a piece waits for its own process, nobody can foretell its end */
+
+static struct sim_item *item_of(struct sim_channel *channel, uint64_t ticket)
+{
+    return &channel->items[ticket % SIM_RING_ITEMS];
+}
+
+/* The oldest piece that runs. */
 static struct sim_item *head_of(struct sim_channel *channel)
 {
-    return &channel->items[channel->completed % SIM_RING_ITEMS];
+    return item_of(channel, channel->run[0]);
 }
 
 static bool has_work(const struct sim_channel *channel)
 {
-    return channel->live && channel->completed < channel->submitted;
+    return channel->live && channel->running;
+}
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
 }
 
 /* Books busy time into windows of window_ns; a window that nobody used leaves no sample, as with NVML. */
@@ -40,6 +53,15 @@ static void meter_add(struct sim_meter *meter, int64_t from_ns, int64_t run_ns, 
     }
 }
 
+/* What NVML says of a window: the same to whoever asks again. */
+static int published_percent(const struct sim_state *state, int64_t end_ns, int64_t percent)
+{
+    const int64_t noise = state->time.sample_noise_percent;
+    if (noise > 0)
+        percent += (int64_t)(((uint64_t)(end_ns + percent) * UINT64_C(0x9e3779b97f4a7c15) >> 33) % (uint64_t)(2 * noise + 1)) - noise;
+    return percent < 0 ? 0 : percent > 100 ? 100 : (int)percent;
+}
+
 int timeline_busy_percent(const struct sim_state *state, const struct sim_meter *meter, int64_t now_ns, int64_t horizon_ns)
 {
     const int64_t window_ns = state->time.window_ns;
@@ -47,11 +69,11 @@ int timeline_busy_percent(const struct sim_state *state, const struct sim_meter 
     /* the open window may have ended without anybody touching the meter since */
     int64_t open_end_ns = meter->window_start_ns + window_ns;
     if (meter->busy_ns > 0 && open_end_ns <= published_ns)
-        return open_end_ns > now_ns - horizon_ns ? (int)(meter->busy_ns * 100 / window_ns) : -1;
+        return open_end_ns > now_ns - horizon_ns ? published_percent(state, open_end_ns, meter->busy_ns * 100 / window_ns) : -1;
     for (uint32_t back = 1; back <= SIM_SAMPLES_MAX && back <= meter->next_sample; back++) {
         const struct sim_sample *sample = &meter->samples[(meter->next_sample - back) % SIM_SAMPLES_MAX];
         if (sample->end_ns <= published_ns)
-            return sample->end_ns > now_ns - horizon_ns ? (int)sample->busy_percent : -1;
+            return sample->end_ns > now_ns - horizon_ns ? published_percent(state, sample->end_ns, sample->busy_percent) : -1;
     }
     return -1;
 }
@@ -62,7 +84,7 @@ int timeline_mean_percent(const struct sim_state *state, const struct sim_meter 
     const int64_t published_ns = now_ns - state->time.window_lag_ns, open_end_ns = meter->window_start_ns + state->time.window_ns;
     int64_t sum_percent = 0, count = 0, newest_ns = 0;
     if (meter->busy_ns > 0 && open_end_ns <= published_ns && open_end_ns > since_ns) {
-        sum_percent = meter->busy_ns * 100 / state->time.window_ns;
+        sum_percent = published_percent(state, open_end_ns, meter->busy_ns * 100 / state->time.window_ns);
         newest_ns = open_end_ns;
         count = 1;
     }
@@ -72,7 +94,7 @@ int timeline_mean_percent(const struct sim_state *state, const struct sim_meter 
             break;
         if (sample->end_ns > published_ns)
             continue;
-        sum_percent += sample->busy_percent;
+        sum_percent += published_percent(state, sample->end_ns, sample->busy_percent);
         count++;
         newest_ns = sample->end_ns > newest_ns ? sample->end_ns : newest_ns;
     }
@@ -82,12 +104,46 @@ int timeline_mean_percent(const struct sim_state *state, const struct sim_meter 
     return (int)(sum_percent / count);
 }
 
-static void complete_heads(struct sim_channel *channel, int64_t at_ns)
+/* What stands before the next piece: streams with pieces that are not done. */
+struct ahead {
+    uint64_t streams[SIM_STREAMS_MAX / 64];
+    bool has_legacy, has_blocking;
+};
+
+static bool is_ready(const struct sim_state *state, const struct sim_channel *channel, uint32_t index, const struct sim_item *item, const struct ahead *ahead)
 {
-    while (has_work(channel) && head_of(channel)->remaining_ns == 0) {
-        head_of(channel)->end_ns = at_ns;
-        channel->completed++;
+    if (ahead->streams[item->stream / 64] >> item->stream % 64 & 1)
+        return false;
+    if ((item->is_blocking && ahead->has_legacy) || (item->is_legacy && ahead->has_blocking))
+        return false;
+    return channel->live && !item->is_held && (!item->after || timeline_is_done(state, index, item->after - 1));
+}
+
+/* Finds what may run, in order of submission, and passes the markers that nothing stands before. */
+static void refresh(struct sim_state *state, uint32_t index, int64_t at_ns)
+{
+    struct sim_channel *channel = &state->channels[index];
+    const uint32_t most = !timeline_has_streams(state) ? 1 : (uint32_t)least(state->time.streams_overlap, SIM_OVERLAP_MAX);
+    struct ahead ahead = {.has_legacy = false};
+    channel->running = 0;
+    for (uint64_t ticket = channel->completed; ticket < channel->submitted && channel->running < most; ticket++) {
+        struct sim_item *item = item_of(channel, ticket);
+        if (item->is_done)
+            continue;
+        if (is_ready(state, channel, index, item, &ahead)) {
+            if (item->remaining_ns == 0) {
+                item->end_ns = at_ns;
+                item->is_done = true;
+                continue;
+            }
+            channel->run[channel->running++] = ticket;
+        }
+        ahead.streams[item->stream / 64] |= UINT64_C(1) << item->stream % 64;
+        ahead.has_legacy = ahead.has_legacy || item->is_legacy;
+        ahead.has_blocking = ahead.has_blocking || item->is_blocking;
     }
+    while (channel->completed < channel->submitted && item_of(channel, channel->completed)->is_done)
+        channel->completed++;
 }
 
 static void leave_order(struct sim_timeline *timeline, uint32_t position)
@@ -130,34 +186,46 @@ static void end_turn(struct sim_state *state, struct sim_timeline *timeline)
         begin_turn(state, timeline);
 }
 
-static void spend(struct sim_state *state, struct sim_card *card, struct sim_channel *channel, int64_t run_ns)
+/* True: a piece is done. */
+static bool spend(struct sim_state *state, struct sim_card *card, uint32_t index, int64_t run_ns)
 {
+    struct sim_channel *channel = &state->channels[index];
     struct sim_timeline *timeline = &card->timeline;
-    struct sim_item *head = head_of(channel);
-    head->remaining_ns -= run_ns;
-    channel->backlog_ns -= run_ns;
+    bool is_one_done = false;
+    for (uint32_t i = 0; i < channel->running; i++) {
+        struct sim_item *item = item_of(channel, channel->run[i]);
+        item->remaining_ns -= run_ns;
+        channel->backlog_ns -= run_ns;
+        is_one_done = is_one_done || item->remaining_ns == 0;
+    }
     state->slots[channel->slot].gpu_time_ns[channel->card] += (uint64_t)run_ns;
     timeline->busy_ns += (uint64_t)run_ns;
     meter_add(&channel->meter, timeline->now_ns, run_ns, state->time.window_ns);
     meter_add(&timeline->meter, timeline->now_ns, run_ns, state->time.window_ns);
     timeline->now_ns += run_ns;
     timeline->slice_left_ns -= run_ns;
-    complete_heads(channel, timeline->now_ns);
+    if (is_one_done)
+        refresh(state, index, timeline->now_ns);
+    return is_one_done;
 }
 
-static int64_t least(int64_t a, int64_t b)
+/* Until the first of the pieces that run is done. */
+static int64_t shortest_ns(struct sim_channel *channel)
 {
-    return a < b ? a : b;
+    int64_t shortest_ns = INT64_MAX;
+    for (uint32_t i = 0; i < channel->running; i++)
+        shortest_ns = least(shortest_ns, item_of(channel, channel->run[i])->remaining_ns);
+    return shortest_ns;
 }
 
 /* Has this turn ended? FIFO looks again after every piece, round robin after a slice; both when the channel is empty. */
 static bool is_turn_over(const struct sim_state *state, const struct sim_timeline *timeline, const struct sim_channel *channel,
-                         uint64_t completed_before)
+                         bool is_one_done)
 {
     if (!has_work(channel))
         return true;
     if (state->time.policy == SIM_POLICY_FIFO)
-        return channel->completed != completed_before;
+        return is_one_done;
     return timeline->slice_left_ns <= 0;
 }
 
@@ -173,12 +241,11 @@ void timeline_advance(struct sim_state *state, uint32_t card_index, int64_t unti
             continue;
         }
         struct sim_channel *channel = &state->channels[timeline->order[0]];
-        uint64_t completed_before = channel->completed;
-        int64_t run_ns = least(head_of(channel)->remaining_ns, until_ns - timeline->now_ns);
+        int64_t run_ns = least(shortest_ns(channel), until_ns - timeline->now_ns);
         if (state->time.policy == SIM_POLICY_ROUND_ROBIN)
             run_ns = least(run_ns, timeline->slice_left_ns > 0 ? timeline->slice_left_ns : state->time.slice_ns);
-        spend(state, card, channel, run_ns);
-        if (is_turn_over(state, timeline, channel, completed_before))
+        bool is_one_done = spend(state, card, timeline->order[0], run_ns);
+        if (is_turn_over(state, timeline, channel, is_one_done))
             end_turn(state, timeline);
     }
     if (timeline->now_ns < until_ns)
@@ -193,7 +260,7 @@ int timeline_open_channel(struct sim_state *state, uint32_t slot, uint32_t card,
             continue;
         channel->slot = slot;
         channel->card = card;
-        channel->submitted = channel->completed = 0;
+        channel->submitted = channel->completed = channel->running = 0;
         channel->backlog_ns = 0;
         memset(&channel->meter, 0, sizeof channel->meter);
         channel->live = 1;
@@ -223,43 +290,78 @@ void timeline_close_channel(struct sim_state *state, uint32_t index)
     }
 }
 
-int timeline_submit(struct sim_state *state, uint32_t index, int64_t duration_ns, uint64_t cookie, uint64_t *ret_ticket,
-                    uint64_t *ret_evicted_cookie, int64_t *ret_evicted_end_ns)
+/* Pieces ahead of new work in its queue, and the oldest of them. */
+static uint64_t count_waiting(const struct sim_state *state, struct sim_channel *channel, uint32_t stream, uint64_t *ret_oldest)
+{
+    uint64_t count = 0;
+    *ret_oldest = channel->completed;
+    if (!timeline_has_streams(state) || channel->submitted - channel->completed >= SIM_RING_ITEMS)
+        return channel->submitted - channel->completed;
+    for (uint64_t ticket = channel->completed; ticket < channel->submitted; ticket++)
+        if (item_of(channel, ticket)->stream == stream && !item_of(channel, ticket)->is_done && count++ == 0)
+            *ret_oldest = ticket;
+    return count;
+}
+
+/* Work that has become able to run takes its place behind the others'. */
+static void refresh_order(struct sim_state *state, uint32_t index)
 {
     struct sim_channel *channel = &state->channels[index];
     struct sim_timeline *timeline = &state->cards[channel->card].timeline;
-    if (channel->submitted - channel->completed >= SIM_RING_ITEMS)
-        return -EAGAIN;
     const bool was_idle = !has_work(channel);
+    refresh(state, index, timeline->now_ns);
+    if (!was_idle || !has_work(channel))
+        return;
+    timeline->order[timeline->channels++] = index;
+    if (timeline->channels == 1)
+        begin_turn(state, timeline);
+}
+
+int timeline_submit(struct sim_state *state, uint32_t index, const struct sim_item *work, uint64_t *ret_ticket, uint64_t *ret_evicted_cookie,
+                    int64_t *ret_evicted_end_ns)
+{
+    struct sim_channel *channel = &state->channels[index];
+    const uint64_t depth = state->time.queue_depth > 0 ? (uint64_t)state->time.queue_depth : SIM_RING_ITEMS;
+    if (count_waiting(state, channel, work->stream, ret_ticket) >= (depth < SIM_RING_ITEMS ? depth : SIM_RING_ITEMS))
+        return -EAGAIN;
     const uint64_t ticket = channel->submitted;
-    struct sim_item *item = &channel->items[ticket % SIM_RING_ITEMS];
+    struct sim_item *item = item_of(channel, ticket);
     const bool is_recycled = ticket >= SIM_RING_ITEMS;
     *ret_evicted_cookie = is_recycled ? item->cookie : 0;
     *ret_evicted_end_ns = is_recycled ? item->end_ns : 0;
-    *item = (struct sim_item){.remaining_ns = duration_ns, .sequence = state->next_sequence++, .cookie = cookie};
+    *item = *work;
+    if (!timeline_has_streams(state))
+        *item = (struct sim_item){.remaining_ns = work->remaining_ns, .cookie = work->cookie};
+    item->stream %= SIM_STREAMS_MAX;
+    item->sequence = state->next_sequence++;
+    item->is_done = false;
     channel->submitted++;
-    channel->backlog_ns += duration_ns;
+    channel->backlog_ns += item->remaining_ns;
     *ret_ticket = ticket;
-    if (!was_idle)
-        return 0;
-    complete_heads(channel, timeline->now_ns); /* a marker behind nothing is done at once */
-    if (has_work(channel)) {
-        timeline->order[timeline->channels++] = index;
-        if (timeline->channels == 1)
-            begin_turn(state, timeline);
-    }
+    if (timeline_has_streams(state) || !has_work(channel))
+        refresh_order(state, index);
     return 0;
 }
 
-bool timeline_is_done(const struct sim_state *state, uint32_t channel, uint64_t ticket)
+void timeline_release(struct sim_state *state, uint32_t index, uint64_t ticket)
 {
-    return ticket < state->channels[channel].completed;
+    struct sim_channel *channel = &state->channels[index];
+    if (ticket >= channel->submitted || timeline_is_done(state, index, ticket))
+        return;
+    item_of(channel, ticket)->is_held = false;
+    refresh_order(state, index);
+}
+
+bool timeline_is_done(const struct sim_state *state, uint32_t index, uint64_t ticket)
+{
+    const struct sim_channel *channel = &state->channels[index];
+    return ticket < channel->completed || (ticket < channel->submitted && channel->items[ticket % SIM_RING_ITEMS].is_done);
 }
 
 int64_t timeline_end_ns(const struct sim_state *state, uint32_t index, uint64_t ticket)
 {
     const struct sim_channel *channel = &state->channels[index];
-    bool is_in_ring = ticket < channel->completed && channel->submitted - ticket <= SIM_RING_ITEMS;
+    bool is_in_ring = timeline_is_done(state, index, ticket) && channel->submitted - ticket <= SIM_RING_ITEMS;
     return is_in_ring ? channel->items[ticket % SIM_RING_ITEMS].end_ns : 0;
 }
 
@@ -341,8 +443,26 @@ static int64_t expected_end_round_robin(const struct sim_state *state, uint32_t 
     return end_ns;
 }
 
-int64_t timeline_expected_end_ns(const struct sim_state *state, uint32_t index, uint64_t ticket)
+/* Not before the pieces of its stream have run, nor before whoever has the engine comes to the end of something. */
+static int64_t expected_end_of_stream(struct sim_state *state, uint32_t index, uint64_t ticket)
 {
+    struct sim_channel *channel = &state->channels[index];
+    const struct sim_timeline *timeline = &state->cards[channel->card].timeline;
+    if (!timeline->channels)
+        return timeline->now_ns + POLL_NS;
+    struct sim_channel *at_work = &state->channels[timeline->order[0]];
+    const int64_t next_ns = at_work == channel ? shortest_ns(channel) : least(shortest_ns(at_work), state->time.slice_ns);
+    int64_t sum_ns = 0;
+    for (uint64_t t = channel->completed; t <= ticket; t++)
+        if (item_of(channel, t)->stream == item_of(channel, ticket)->stream)
+            sum_ns += item_of(channel, t)->remaining_ns;
+    return timeline->now_ns + (sum_ns > next_ns ? sum_ns : next_ns);
+}
+
+int64_t timeline_expected_end_ns(struct sim_state *state, uint32_t index, uint64_t ticket)
+{
+    if (timeline_has_streams(state) && !timeline_is_done(state, index, ticket))
+        return expected_end_of_stream(state, index, ticket);
     if (timeline_is_done(state, index, ticket))
         return state->cards[state->channels[index].card].timeline.now_ns;
     return state->time.policy == SIM_POLICY_FIFO ? expected_end_fifo(state, index, ticket) : expected_end_round_robin(state, index, ticket);
@@ -358,6 +478,7 @@ void timeline_rebuild(struct sim_state *state, uint32_t card)
         if (!channel->live || channel->card != card)
             continue;
         channel->backlog_ns = channel->submitted ? backlog_until(channel, channel->submitted - 1) : 0;
+        refresh(state, i, timeline->now_ns);
         if (has_work(channel))
             timeline->order[timeline->channels++] = i;
     }

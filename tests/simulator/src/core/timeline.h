@@ -17,18 +17,28 @@ int timeline_open_channel(struct sim_state *state, uint32_t slot, uint32_t card,
 /* Drops what is still queued. */
 void timeline_close_channel(struct sim_state *state, uint32_t channel);
 
-/* Appends work; duration 0 = a marker. *ret_ticket names it. 0, or -EAGAIN when the queue is full.
- * The cookie of the entry that is overwritten, and when that entry ended, come back for its owner to keep (0 = nobody waits). */
-int timeline_submit(struct sim_state *state, uint32_t channel, int64_t duration_ns, uint64_t cookie, uint64_t *ret_ticket,
+/* Do streams go their own ways? Else all feed one queue, and what follows of streams, `after` and held pieces has no effect. */
+static inline bool timeline_has_streams(const struct sim_state *state)
+{
+    return state->time.streams_overlap > 1;
+}
+
+/* Appends work: remaining_ns (0 = a marker), cookie, stream, after and is_* are the caller's. *ret_ticket names it. 0, or -EAGAIN when the
+ * queue is full; *ret_ticket is then the piece whose end makes room. The cookie of the entry that is overwritten, and when that entry ended,
+ * come back for its owner to keep (0 = nobody waits). */
+int timeline_submit(struct sim_state *state, uint32_t channel, const struct sim_item *work, uint64_t *ret_ticket,
                     uint64_t *ret_evicted_cookie, int64_t *ret_evicted_end_ns);
+
+/* A held piece may be done. */
+void timeline_release(struct sim_state *state, uint32_t channel, uint64_t ticket);
 
 bool timeline_is_done(const struct sim_state *state, uint32_t channel, uint64_t ticket);
 
 /* When the ticket ended. Only for a done ticket that is still in the ring; else 0. */
 int64_t timeline_end_ns(const struct sim_state *state, uint32_t channel, uint64_t ticket);
 
-/* When the ticket will be done if nobody submits anything more: exact for what is queued now. */
-int64_t timeline_expected_end_ns(const struct sim_state *state, uint32_t channel, uint64_t ticket);
+/* When the ticket will be done if nobody submits anything more: exact for what is queued now. With overlap: not before. */
+int64_t timeline_expected_end_ns(struct sim_state *state, uint32_t channel, uint64_t ticket);
 
 /* Share of the last published window, 0..100; -1 = no sample younger than horizon_ns before now. */
 int timeline_busy_percent(const struct sim_state *state, const struct sim_meter *meter, int64_t now_ns, int64_t horizon_ns);

@@ -40,12 +40,24 @@ CUDA_EXPORT cuMemAllocManaged(CUdeviceptr *ret_address, size_t size_bytes, unsig
     return allocate(ret_address, size_bytes, HEAP_MANAGED);
 }
 
+/* Memory that was not allocated in stream order may be in use by work that is queued. */
+static CUresult wait_before_free(CUcontext context, CUdeviceptr address)
+{
+    if (!g_driver.machine.state->rules.free_waits)
+        return CUDA_SUCCESS;
+    driver_lock();
+    const bool must_wait = heap_find(address, HEAP_DEVICE | HEAP_MANAGED);
+    driver_unlock();
+    return must_wait ? stream_wait_context(context) : CUDA_SUCCESS;
+}
+
 static CUresult release(CUdeviceptr address)
 {
     CUcontext context;
     if (address == 0)
         return CUDA_SUCCESS;
     TRY(context_require(&context));
+    TRY(wait_before_free(context, address));
     const bool is_freed = heap_free(address, HEAP_DEVICE | HEAP_MANAGED | HEAP_POOL | HEAP_GRAPH | HEAP_EXTERNAL);
     driver_spend(g_driver.machine.state->time.memory_call_ns);
     return is_freed ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;

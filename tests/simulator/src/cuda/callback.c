@@ -1,7 +1,7 @@
 /* callback.c - cuLaunchHostFunc and cuStreamAddCallback, and the thread that calls host functions (contract: callback.h).
  *
- * The thread is started by the first callback and sleeps without work. Work submitted behind a callback does not wait for it to
- * return, unlike on hardware; waiting for the stream does. */
+ * The thread is started by the first callback and sleeps without work. Where streams have their own order, work behind a callback waits
+ * for it to return, as on hardware; where all feed one queue it does not, and only waiting for the stream does. */
 #include "callback.h"
 
 #include <pthread.h>
@@ -16,7 +16,9 @@ struct callback {
     struct callback *next;
     CUstream stream;
     CUcontext context;
-    uint64_t ticket_after;
+    uint64_t epoch;
+    uint64_t ticket_after; /* the work before it */
+    uint64_t held_after;   /* what holds the work behind it; 0 = nothing */
     CUhostFn function;
     CUstreamCallback old;
     void *user_data;
@@ -44,6 +46,8 @@ static void *call_all(void *unused)
             callback->function(callback->user_data);
         else
             callback->old(callback->stream, status, callback->user_data);
+        if (callback->held_after)
+            stream_release(callback->context, callback->epoch, callback->held_after);
         pthread_mutex_lock(&g_mutex);
         g_first = callback->next;
         if (!g_first)
@@ -71,9 +75,22 @@ CUresult callback_submit(CUstream stream, CUhostFn function, CUstreamCallback ol
 {
     struct callback *callback = malloc(sizeof *callback);
     REQUIRE(callback, CUDA_ERROR_OUT_OF_MEMORY);
+    uint64_t ticket_after = stream->last_ticket, held_after = 0;
+    if (stream_has_own_order()) {
+        CUresult result = stream_submit(stream, 0, NULL, false);
+        ticket_after = stream->last_ticket;
+        result = result == CUDA_SUCCESS ? stream_submit_waiting(stream, 0, true) : result;
+        held_after = stream->last_ticket;
+        if (result != CUDA_SUCCESS) {
+            free(callback);
+            return result;
+        }
+    }
     *callback = (struct callback){.stream = stream,
                                   .context = stream->context,
-                                  .ticket_after = stream->last_ticket,
+                                  .epoch = stream->context->epoch,
+                                  .ticket_after = ticket_after,
+                                  .held_after = held_after,
                                   .function = function,
                                   .old = old,
                                   .user_data = user_data};

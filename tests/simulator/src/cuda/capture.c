@@ -1,7 +1,9 @@
 /* capture.c - stream capture: turning calls on a stream into nodes of a graph (contract: graph.h).
  *
  * A stream that captures has a struct capture and a tail, the nodes that its next node comes after. An event recorded there carries
- * the tail to other streams, which join the capture by waiting for it. */
+ * the tail to other streams, which join the capture by waiting for it.
+ * Strict: whatever would cross the border of a capture fails and breaks it (CUDA programming guide, Creating a Graph Using Stream Capture,
+ * "Prohibited and Unhandled Operations" and "Invalidation"; rule capture_is_strict of the model). */
 #include <stdlib.h>
 
 #include "context.h"
@@ -22,8 +24,75 @@ static CUresult set_tail(CUgraphNode **tail, size_t *count, const CUgraphNode *n
     return CUDA_SUCCESS;
 }
 
+static bool is_strict(void)
+{
+    return g_driver.machine.state->rules.capture_is_strict;
+}
+
+/* The capture fails with this error where the rules are strict; else nothing happens. */
+static CUresult break_capture(struct capture *capture, CUresult error)
+{
+    if (!is_strict())
+        return CUDA_SUCCESS;
+    capture->is_broken = true;
+    return error;
+}
+
+static bool is_in_live_capture(CUevent event)
+{
+    return event->capture && event->capture->graph && event->capture->id == event->capture_id;
+}
+
+CUresult graph_refuse_event(CUevent event)
+{
+    if (!event->capture_id || !is_strict())
+        return CUDA_SUCCESS;
+    driver_lock();
+    if (is_in_live_capture(event))
+        event->capture->is_broken = true;
+    driver_unlock();
+    return CUDA_ERROR_CAPTURED_EVENT;
+}
+
+CUresult graph_refuse_wait(CUstream stream)
+{
+    if (!stream->capture)
+        return CUDA_SUCCESS;
+    driver_lock();
+    break_capture(stream->capture, 0);
+    driver_unlock();
+    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+}
+
+static CUresult g_legacy_refused;
+
+static void refuse_legacy(CUstream stream)
+{
+    if (stream->capture && stream->is_blocking)
+        g_legacy_refused = break_capture(stream->capture, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+}
+
+/* Work on the legacy stream would wait for all blocking streams, also for those that capture. Under driver_lock(). */
+static CUresult check_legacy(CUstream stream)
+{
+    if (stream != stream->context->legacy_stream)
+        return CUDA_SUCCESS;
+    g_legacy_refused = CUDA_SUCCESS;
+    context_visit_streams(stream->context, refuse_legacy);
+    return g_legacy_refused;
+}
+
+static void join_capture(CUstream stream, struct capture *capture)
+{
+    if (!stream->capture)
+        atomic_fetch_add(&g_driver.streams_capturing, 1);
+    stream->capture = capture;
+}
+
 static void leave_capture(CUstream stream)
 {
+    if (stream->capture)
+        atomic_fetch_sub(&g_driver.streams_capturing, 1);
     free(stream->tail);
     stream->tail = NULL;
     stream->tail_count = 0;
@@ -74,10 +143,10 @@ static CUresult record_node(CUstream stream, int type, CUgraphNode *ret_node)
 CUresult graph_capture(CUstream stream, int type, CUgraphNode *ret_node)
 {
     *ret_node = NULL;
-    if (!stream->capture)
+    if (!atomic_load_explicit(&g_driver.streams_capturing, memory_order_relaxed))
         return CUDA_SUCCESS;
     driver_lock();
-    CUresult result = record_node(stream, type, ret_node);
+    CUresult result = stream->capture ? record_node(stream, type, ret_node) : check_legacy(stream);
     driver_unlock();
     return result;
 }
@@ -115,16 +184,19 @@ CUresult graph_capture_event_record(CUstream stream, CUevent event, bool *ret_is
     driver_lock();
     event->capture = stream->capture;
     event->capture_id = stream->capture ? stream->capture->id : 0;
-    CUresult result = stream->capture ? set_tail(&event->tail, &event->tail_count, stream->tail, stream->tail_count) : CUDA_SUCCESS;
+    CUresult result = stream->capture ? set_tail(&event->tail, &event->tail_count, stream->tail, stream->tail_count) : check_legacy(stream);
     driver_unlock();
     return result;
 }
 
 static CUresult join(CUstream stream, CUevent event)
 {
-    if (!stream->capture)
-        stream->capture = event->capture;
-    REQUIRE(stream->capture == event->capture, CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
+    join_capture(stream, stream->capture ? stream->capture : event->capture);
+    if (stream->capture != event->capture) {
+        break_capture(stream->capture, 0);
+        break_capture(event->capture, 0);
+        return CUDA_ERROR_STREAM_CAPTURE_MERGE;
+    }
     CUgraphNode *both = malloc((stream->tail_count + event->tail_count + 1) * sizeof *both);
     REQUIRE(both, CUDA_ERROR_OUT_OF_MEMORY);
     size_t count = 0;
@@ -140,8 +212,11 @@ static CUresult join(CUstream stream, CUevent event)
 CUresult graph_capture_event_wait(CUstream stream, CUevent event)
 {
     driver_lock();
-    bool is_in_capture = event->capture && event->capture->graph && event->capture->id == event->capture_id;
-    CUresult result = is_in_capture ? join(stream, event) : CUDA_SUCCESS;
+    CUresult result = CUDA_SUCCESS;
+    if (is_in_live_capture(event))
+        result = join(stream, event);
+    else if (stream->capture && (event->is_recorded || event->capture_id)) /* work that the graph knows nothing of */
+        result = break_capture(stream->capture, CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
     driver_unlock();
     return result;
 }
@@ -165,7 +240,7 @@ static CUresult begin(CUstream *handle, CUgraph graph, int mode)
     capture->mode = mode;
     driver_lock();
     capture->id = g_next_capture_id++;
-    (*handle)->capture = capture;
+    join_capture(*handle, capture);
     capture_mode_opened(capture);
     driver_unlock();
     return CUDA_SUCCESS;

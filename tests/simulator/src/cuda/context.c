@@ -134,7 +134,7 @@ CUresult context_open(CUcontext context, CUdevice device)
     context->last_ticket = 0;
     context->epoch++;
     TRY(occupy_card(context));
-    CUresult result = stream_create(context, &context->legacy_stream);
+    CUresult result = stream_create(context, true, &context->legacy_stream);
     if (result != CUDA_SUCCESS) {
         leave_card(context);
         return result;
@@ -266,7 +266,7 @@ ENTRY(cuCtxGetDevice_v2, (CUdevice *ret_device, CUcontext context), device_of(re
 static CUresult synchronize_context(CUcontext context)
 {
     TRY(context_resolve(context, &context));
-    CUresult result = stream_wait_ticket(context, context->last_ticket);
+    CUresult result = stream_wait_context(context);
     pool_trim_after_sync(context);
     return result;
 }

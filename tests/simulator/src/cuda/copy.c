@@ -32,6 +32,7 @@ static CUresult copy(uint64_t destination, uint64_t source, size_t bytes, CUstre
 {
     REQUIRE(bytes == 0 || (destination && source), CUDA_ERROR_INVALID_VALUE);
     TRY(move(stream, bytes, CU_GRAPH_NODE_TYPE_MEMCPY, is_async));
+    heap_move_managed(destination, bytes, true);
     if (bytes && is_own_page(destination) && is_own_page(source))
         memmove((void *)(uintptr_t)destination, (const void *)(uintptr_t)source, bytes);
     return CUDA_SUCCESS;
@@ -42,6 +43,7 @@ static CUresult fill(uint64_t address, unsigned value, unsigned element_bytes, s
 {
     REQUIRE(address, CUDA_ERROR_INVALID_VALUE);
     TRY(move(stream, count * element_bytes, CU_GRAPH_NODE_TYPE_MEMSET, is_async));
+    heap_move_managed(address, count * element_bytes, true);
     for (size_t i = 0; is_own_page(address) && i < count; i++)
         memcpy((char *)(uintptr_t)address + i * element_bytes, &value, element_bytes);
     return CUDA_SUCCESS;

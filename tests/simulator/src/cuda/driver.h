@@ -25,6 +25,7 @@ struct driver {
     _Atomic uint32_t is_ready;   /* cuInit succeeded in this process */
     _Atomic uint32_t is_inherited; /* forked from a process that used CUDA */
     _Atomic uint32_t captures_open; /* that forbid calls */
+    _Atomic uint32_t streams_capturing;
 };
 extern struct driver g_driver;
 
@@ -176,6 +177,7 @@ struct CUstream_st {
     struct object head;
     CUcontext context;
     bool is_default;
+    bool is_blocking; /* waits for the legacy stream, and that for it */
     _Atomic uint64_t last_ticket; /* ticket + 1, 0 = nothing submitted */
     struct capture *capture; /* graph.c; not NULL while the stream records instead of running */
     CUgraphNode *tail; /* capture.c: what the next recorded node comes after */
@@ -226,9 +228,14 @@ void context_visit_streams(CUcontext context, void (*visit)(CUstream)); /* NULL 
 /* stream.c */
 CUresult stream_resolve(CUstream handle, CUstream *ret_stream); /* NULL, legacy and per-thread become objects */
 CUresult stream_submit(CUstream stream, int64_t duration_ns, CUevent event, bool is_launch); /* blocks while the queue is full */
+/* The same for work that waits: for a ticket of its own channel (ticket + 1; 0 = none), or, held, for stream_release(). */
+CUresult stream_submit_waiting(CUstream stream, uint64_t after, bool is_held);
+void stream_release(CUcontext context, uint64_t epoch, uint64_t ticket_after);
+bool stream_has_own_order(void); /* else one queue keeps the order of all */
 CUresult stream_wait_ticket(CUcontext context, uint64_t ticket_after); /* sleeps; 0 = nothing to wait for */
+CUresult stream_wait_context(CUcontext context); /* for all work submitted so far */
 bool stream_is_ticket_done(CUcontext context, uint64_t ticket_after);
-CUresult stream_create(CUcontext context, CUstream *ret_stream);
+CUresult stream_create(CUcontext context, bool is_blocking, CUstream *ret_stream);
 static inline CUstream stream_of_thread(CUstream handle)
 {
     return handle ? handle : CU_STREAM_PER_THREAD;

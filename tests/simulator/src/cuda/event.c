@@ -90,6 +90,7 @@ CUDA_EXPORT cuEventQuery(CUevent event)
 {
     ENTER(cuEventQuery);
     REQUIRE(object_is(event, KIND_EVENT), CUDA_ERROR_INVALID_HANDLE);
+    TRY(graph_refuse_event(event));
     state_lock(&g_driver.machine);
     bool has_passed = is_passed(event);
     state_unlock(&g_driver.machine);
@@ -100,6 +101,7 @@ CUDA_EXPORT cuEventSynchronize(CUevent event)
 {
     ENTER(cuEventSynchronize);
     REQUIRE(object_is(event, KIND_EVENT), CUDA_ERROR_INVALID_HANDLE);
+    TRY(graph_refuse_event(event));
     state_lock(&g_driver.machine);
     bool has_passed = is_passed(event);
     CUcontext context = event->context;
@@ -117,6 +119,8 @@ static CUresult elapsed(float *ret_ms, CUevent start, CUevent end)
     REQUIRE(ret_ms, CUDA_ERROR_INVALID_VALUE);
     REQUIRE(object_is(start, KIND_EVENT) && object_is(end, KIND_EVENT), CUDA_ERROR_INVALID_HANDLE);
     REQUIRE(!((start->flags | end->flags) & CU_EVENT_DISABLE_TIMING), CUDA_ERROR_INVALID_HANDLE);
+    TRY(graph_refuse_event(start));
+    TRY(graph_refuse_event(end));
     REQUIRE(start->is_recorded && end->is_recorded, CUDA_ERROR_INVALID_HANDLE);
     state_lock(&g_driver.machine);
     bool have_both = is_passed(start) && is_passed(end);
@@ -132,13 +136,25 @@ static CUresult elapsed(float *ret_ms, CUevent start, CUevent end)
 ENTRY(cuEventElapsedTime, (float *ret_ms, CUevent start, CUevent end), elapsed(ret_ms, start, end))
 ENTRY(cuEventElapsedTime_v2, (float *ret_ms, CUevent start, CUevent end), elapsed(ret_ms, start, end))
 
-/* One queue per process and card: what was recorded earlier is passed earlier anyway. Only a capture has to note the edge. */
+/* With one queue for all streams, what was recorded earlier is passed earlier anyway. An event of another card is not waited for. */
+static CUresult wait_in_stream(CUstream stream, CUevent event)
+{
+    if (!stream_has_own_order() || stream->capture)
+        return CUDA_SUCCESS;
+    state_lock(&g_driver.machine);
+    const bool must_wait = !is_passed(event) && event->channel == stream->context->channel;
+    const uint64_t after = event->ticket + 1;
+    state_unlock(&g_driver.machine);
+    return must_wait ? stream_submit_waiting(stream, after, false) : CUDA_SUCCESS;
+}
+
 static CUresult wait_event(CUstream stream, CUevent event, unsigned flags)
 {
     REQUIRE(flags <= 1, CUDA_ERROR_INVALID_VALUE);
     REQUIRE(object_is(event, KIND_EVENT), CUDA_ERROR_INVALID_HANDLE);
     TRY(stream_resolve(stream, &stream));
-    return graph_capture_event_wait(stream, event);
+    TRY(graph_capture_event_wait(stream, event));
+    return wait_in_stream(stream, event);
 }
 
 STREAM_ENTRY(cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned flags), wait_event(stream, event, flags))
@@ -155,5 +171,5 @@ CUDA_EXPORT cuCtxWaitEvent(CUcontext context, CUevent event)
     ENTER(cuCtxWaitEvent);
     REQUIRE(object_is(context, KIND_CONTEXT) && context->is_alive, CUDA_ERROR_INVALID_CONTEXT);
     REQUIRE(object_is(event, KIND_EVENT), CUDA_ERROR_INVALID_HANDLE);
-    return CUDA_SUCCESS; /* one queue: it is waited for anyway */
+    return wait_in_stream(context->legacy_stream, event);
 }

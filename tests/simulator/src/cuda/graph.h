@@ -51,6 +51,10 @@ CUresult graph_capture_allocate(CUstream stream, uint64_t size_bytes, CUdevicept
 CUresult graph_capture_event_record(CUstream stream, CUevent event, bool *ret_is_captured);
 CUresult graph_capture_event_wait(CUstream stream, CUevent event);
 
+/* A captured event, or a stream that captures, is asked or waited for: neither ever runs. Breaks the capture where the rules are strict. */
+CUresult graph_refuse_event(CUevent event);
+CUresult graph_refuse_wait(CUstream stream);
+
 /* launch.c: checks a launch, and how long it would run; nothing is queued. */
 CUresult launch_duration(CUfunction function, const unsigned grid[3], const unsigned block[3], void **parameters, void **extra,
                          int64_t *ret_duration_ns);

@@ -141,10 +141,10 @@ CUDA_EXPORT cuGraphExecDestroy(CUgraphExec exec)
 static CUresult run_allocation(CUgraphNode node, CUcontext context)
 {
     CUmemoryPool pool = pool_of_graphs(node->device);
-    uint64_t allocated_bytes = 0;
+    uint64_t allocated_bytes = 0, anywhere;
     REQUIRE(pool, CUDA_ERROR_OUT_OF_MEMORY);
     REQUIRE(!heap_find(node->address, ~0u), CUDA_ERROR_INVALID_VALUE); /* still there from the launch before */
-    TRY(pool_take(pool, node->size_bytes, &allocated_bytes));
+    TRY(pool_take(pool, node->size_bytes, NULL, &allocated_bytes, &anywhere));
     CUdeviceptr address;
     const struct heap_entry entry = {.address = node->address,
                                      .size_bytes = node->size_bytes,
@@ -155,7 +155,7 @@ static CUresult run_allocation(CUgraphNode node, CUcontext context)
                                      .owner = pool};
     CUresult result = heap_enter(&entry, 1, &address);
     if (result != CUDA_SUCCESS)
-        pool_give_back(pool, node->size_bytes, allocated_bytes);
+        pool_give_back(pool, node->address, node->size_bytes, allocated_bytes);
     return result;
 }
 

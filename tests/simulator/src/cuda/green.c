@@ -103,7 +103,7 @@ static CUresult open_beside(CUcontext primary, CUgreenCtx green)
     context->channel = primary->channel;
     context->primary = primary;
     context->epoch = 1;
-    CUresult result = stream_create(context, &context->legacy_stream);
+    CUresult result = stream_create(context, true, &context->legacy_stream);
     if (result != CUDA_SUCCESS) {
         object_free(context);
         return result;
@@ -203,7 +203,7 @@ CUDA_EXPORT cuGreenCtxStreamCreate(CUstream *ret_stream, CUgreenCtx green, unsig
     REQUIRE(ret_stream && flags == 1 /* CU_STREAM_NON_BLOCKING */, CUDA_ERROR_INVALID_VALUE);
     REQUIRE(object_is(green, KIND_GREEN) && green->context->is_alive, CUDA_ERROR_INVALID_CONTEXT);
     driver_lock();
-    CUresult result = stream_create(green->context, ret_stream);
+    CUresult result = stream_create(green->context, false, ret_stream);
     driver_unlock();
     return result;
 }

@@ -167,6 +167,11 @@ static void return_small(struct heap_small_block *block, uint32_t card)
     free(block);
 }
 
+static uint64_t least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
 /* Real pages, touched by nobody until the program does. */
 static void *map_pages(uint64_t size_bytes)
 {
@@ -176,14 +181,34 @@ static void *map_pages(uint64_t size_bytes)
 
 static CUresult take_own(CUcontext context, uint64_t bytes, struct heap_entry *entry)
 {
-    TRY(driver_take_memory(context->card, bytes));
-    entry->reserved_bytes = bytes;
+    const bool is_lazy = entry->kind == HEAP_MANAGED && g_driver.machine.state->rules.managed_on_touch;
+    entry->reserved_bytes = is_lazy ? 0 : bytes;
+    TRY(driver_take_memory(context->card, entry->reserved_bytes));
     entry->address = entry->kind == HEAP_MANAGED ? (uint64_t)(uintptr_t)map_pages(bytes)
                                                  : next_address(bytes, g_driver.machine.state->memory.block_bytes);
     if (entry->address)
         return CUDA_SUCCESS;
-    driver_settle_memory(context->card, 0, 0, bytes);
+    driver_settle_memory(context->card, 0, 0, entry->reserved_bytes);
     return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+void heap_move_managed(CUdeviceptr address, uint64_t bytes, bool is_to_card)
+{
+    if (!g_driver.machine.state->rules.managed_on_touch)
+        return;
+    driver_lock();
+    struct heap_entry *entry = bytes ? heap_find_inside(address, HEAP_MANAGED) : NULL;
+    if (entry && !is_to_card) {
+        driver_settle_memory(entry->card, 0, 0, entry->reserved_bytes);
+        entry->reserved_bytes = 0;
+    } else if (entry) {
+        const uint64_t block_bytes = g_driver.machine.state->memory.block_bytes;
+        uint64_t wanted_bytes = (address - entry->address + bytes + block_bytes - 1) / block_bytes * block_bytes;
+        wanted_bytes = wanted_bytes < entry->allocated_bytes ? wanted_bytes : entry->allocated_bytes;
+        while (entry->reserved_bytes < wanted_bytes && driver_take_memory(entry->card, least(block_bytes, wanted_bytes - entry->reserved_bytes)) == CUDA_SUCCESS)
+            entry->reserved_bytes += least(block_bytes, wanted_bytes - entry->reserved_bytes);
+    }
+    driver_unlock();
 }
 
 CUresult heap_enter_pages(CUcontext context, uint64_t size_bytes, CUdeviceptr *ret_address)
@@ -242,7 +267,7 @@ void heap_release(struct heap_entry *position)
         break;
     case HEAP_POOL:
     case HEAP_GRAPH:
-        pool_give_back(entry.owner, entry.size_bytes, entry.allocated_bytes);
+        pool_give_back(entry.owner, entry.address, entry.size_bytes, entry.allocated_bytes);
         break;
     case HEAP_MAPPING:
         physical_unmapped(entry.owner);

@@ -57,6 +57,10 @@ struct heap_entry *heap_find_owner(const void *owner, uint32_t kinds);
 /* Gives back what the entry was charged and forgets it. */
 void heap_release(struct heap_entry *entry);
 
+/* Managed memory moves: the bytes from its start up to there are on the card, as far as it has room; or, 0, none are. No effect unless
+ * the model's managed_on_touch is set. Takes driver_lock() itself. */
+void heap_move_managed(CUdeviceptr address, uint64_t bytes, bool is_to_card);
+
 /* The entry at that address, if there is one of these kinds. Takes driver_lock() itself. */
 bool heap_free(CUdeviceptr address, uint32_t kinds);
 

@@ -1,4 +1,5 @@
-/* managed.c - moving managed memory ahead of its use. All of it is charged to its card from the start, so that a move changes nothing. */
+/* managed.c - moving managed memory ahead of its use. All of it is on its card from the start, so that a move changes nothing; or, with the
+ * model's managed_on_touch, what was moved there or filled is. */
 #include "graph.h"
 #include "heap.h"
 
@@ -30,6 +31,7 @@ static CUresult prefetch(CUdeviceptr address, size_t bytes, CUmemLocation locati
     REQUIRE(flags == 0, CUDA_ERROR_INVALID_VALUE);
     TRY(check_location(location));
     TRY(check_range(address, bytes));
+    heap_move_managed(address, bytes, location.type == CU_MEM_LOCATION_TYPE_DEVICE);
     return graph_mark(stream, CU_GRAPH_NODE_TYPE_EMPTY);
 }
 

@@ -23,6 +23,7 @@ static CUmemoryPool new_pool(CUdevice device)
         return NULL;
     pool->device = device;
     pool->card = driver_card_index(device);
+    pool->has_pieces = g_driver.machine.state->rules.pool_has_pieces;
     pool->next = g_pools;
     g_pools = pool;
     atomic_store(&g_has_pools, true);
@@ -40,12 +41,13 @@ CUmemoryPool pool_of_graphs(CUdevice device)
 {
     if (!g_graphs[device] && (g_graphs[device] = new_pool(device))) {
         g_graphs[device]->is_graph = true;
+        g_graphs[device]->has_pieces = false;
         g_graphs[device]->release_threshold_bytes = UINT64_MAX; /* kept until cuDeviceGraphMemTrim */
     }
     return g_graphs[device];
 }
 
-static CUresult grow(CUmemoryPool pool, uint64_t needed_bytes)
+CUresult pool_grow(CUmemoryPool pool, uint64_t needed_bytes)
 {
     const uint64_t target_bytes = stepped(needed_bytes);
     REQUIRE(!pool->max_bytes || target_bytes <= stepped(pool->max_bytes), CUDA_ERROR_OUT_OF_MEMORY);
@@ -67,15 +69,16 @@ static void note(CUmemoryPool pool, int64_t requested_bytes, int64_t allocated_b
 CUresult pool_make_room(CUmemoryPool pool, uint64_t size_bytes)
 {
     REQUIRE(size_bytes <= UINT64_MAX / 4, CUDA_ERROR_OUT_OF_MEMORY);
-    return pool->used_bytes + size_bytes > pool->reserved_bytes ? grow(pool, pool->used_bytes + size_bytes) : CUDA_SUCCESS;
+    return pool->used_bytes + size_bytes > pool->reserved_bytes ? pool_grow(pool, pool->used_bytes + size_bytes) : CUDA_SUCCESS;
 }
 
-CUresult pool_take(CUmemoryPool pool, uint64_t size_bytes, uint64_t *ret_allocated_bytes)
+CUresult pool_take(CUmemoryPool pool, uint64_t size_bytes, CUstream stream, uint64_t *ret_allocated_bytes, uint64_t *ret_address)
 {
     const uint64_t granule_bytes = g_driver.machine.state->memory.granule_bytes;
     REQUIRE(size_bytes <= UINT64_MAX / 4, CUDA_ERROR_OUT_OF_MEMORY);
     const uint64_t rounded_bytes = (size_bytes + granule_bytes - 1) / granule_bytes * granule_bytes;
-    TRY(pool_make_room(pool, rounded_bytes));
+    *ret_address = 0;
+    TRY(pool->has_pieces ? pool_piece_take(pool, rounded_bytes, stream, ret_address) : pool_make_room(pool, rounded_bytes));
     pool->used_bytes += rounded_bytes;
     if (pool->used_bytes > pool->used_high_bytes)
         pool->used_high_bytes = pool->used_bytes;
@@ -89,13 +92,19 @@ static void trim_to(CUmemoryPool pool, uint64_t keep_bytes)
     uint64_t target_bytes = stepped(pool->used_bytes > keep_bytes ? pool->used_bytes : keep_bytes);
     if (target_bytes >= pool->reserved_bytes)
         return;
+    if (pool->has_pieces)
+        target_bytes = pool->reserved_bytes - pool_piece_drop_chunks(pool, pool->reserved_bytes - target_bytes);
     if (!pool->is_host)
         driver_settle_memory(pool->card, 0, 0, pool->reserved_bytes - target_bytes);
     pool->reserved_bytes = target_bytes;
 }
 
+/* Destroyed and empty: whatever is still in use by queued work goes with it. */
 static void forget(CUmemoryPool pool)
 {
+    pool_piece_forget(pool);
+    pool->has_pieces = false;
+    trim_to(pool, 0);
     CUmemoryPool *link = &g_pools;
     while (*link && *link != pool)
         link = &(*link)->next;
@@ -104,14 +113,13 @@ static void forget(CUmemoryPool pool)
     object_free(pool);
 }
 
-void pool_give_back(CUmemoryPool pool, uint64_t size_bytes, uint64_t allocated_bytes)
+void pool_give_back(CUmemoryPool pool, uint64_t address, uint64_t size_bytes, uint64_t allocated_bytes)
 {
+    pool_piece_give_back(pool, address);
     pool->used_bytes -= allocated_bytes;
     note(pool, -(int64_t)size_bytes, -(int64_t)allocated_bytes);
-    if (pool->is_destroyed && pool->used_bytes == 0) {
-        trim_to(pool, 0);
+    if (pool->is_destroyed && pool->used_bytes == 0)
         forget(pool);
-    }
 }
 
 static uint64_t threshold_steps(const struct CUmemPoolHandle_st *pool)
@@ -159,6 +167,7 @@ CUDA_EXPORT cuMemPoolCreate(CUmemoryPool *ret_pool, const CUmemPoolProps *proper
     CUmemoryPool pool = new_pool(is_host ? 0 : properties->location.id);
     if (pool) {
         pool->is_host = is_host;
+        pool->has_pieces = pool->has_pieces && !is_host;
         pool->max_bytes = properties->max_bytes;
         *ret_pool = pool;
     }
@@ -175,10 +184,8 @@ CUDA_EXPORT cuMemPoolDestroy(CUmemoryPool pool)
         if (g_currents[device] == pool)
             g_currents[device] = NULL;
     pool->is_destroyed = true; /* its allocations live on */
-    if (pool->used_bytes == 0) {
-        trim_to(pool, 0);
+    if (pool->used_bytes == 0)
         forget(pool);
-    }
     driver_unlock();
     return CUDA_SUCCESS;
 }
@@ -259,10 +266,11 @@ static CUresult allocate_async(CUdeviceptr *ret_address, size_t size_bytes, CUme
     driver_lock();
     if (!pool)
         pool = current_pool(stream->context->device);
-    uint64_t allocated_bytes = 0;
-    CUresult result = pool ? pool_take(pool, size_bytes, &allocated_bytes) : (CUresult)CUDA_ERROR_OUT_OF_MEMORY;
+    uint64_t allocated_bytes = 0, address = 0;
+    CUresult result = pool ? pool_take(pool, size_bytes, stream, &allocated_bytes, &address) : (CUresult)CUDA_ERROR_OUT_OF_MEMORY;
     if (result == CUDA_SUCCESS) {
-        const struct heap_entry entry = {.size_bytes = size_bytes,
+        const struct heap_entry entry = {.address = address,
+                                         .size_bytes = size_bytes,
                                          .allocated_bytes = allocated_bytes,
                                          .context = stream->context,
                                          .card = pool->card,
@@ -270,7 +278,7 @@ static CUresult allocate_async(CUdeviceptr *ret_address, size_t size_bytes, CUme
                                          .owner = pool};
         result = heap_enter(&entry, g_driver.machine.state->memory.granule_bytes, ret_address);
         if (result != CUDA_SUCCESS)
-            pool_give_back(pool, size_bytes, allocated_bytes);
+            pool_give_back(pool, address, size_bytes, allocated_bytes);
     }
     driver_unlock();
     return result;
@@ -290,6 +298,11 @@ static CUresult free_async(CUdeviceptr address, CUstream stream)
         node->address = address;
         return CUDA_SUCCESS;
     }
+    driver_lock();
+    const struct heap_entry *entry = heap_find(address, HEAP_POOL);
+    if (entry)
+        pool_piece_freed_by(entry->owner, address, stream);
+    driver_unlock();
     return heap_free(address, HEAP_POOL | HEAP_GRAPH | HEAP_DEVICE) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 

@@ -1,6 +1,6 @@
 /* stream.c - streams, and waiting for the simulated engine.
  *
- * All streams of a process feed one queue per card, in call order; a stream remembers its newest ticket. Waiting sleeps until the end
+ * All streams of a process feed one queue per card, in call order or each in its own (timeline.h); a stream remembers its newest ticket. Waiting sleeps until the end
  * that the timeline foretells and looks again, because another tenant may have come in between; it never spins.
  * Threads: last_ticket and events change under state_lock(). Next: capture.c for streams that capture. */
 #include <errno.h>
@@ -21,11 +21,12 @@ static __thread struct {
 } t_streams[THREAD_STREAMS];
 static __thread unsigned t_next_stream;
 
-CUresult stream_create(CUcontext context, CUstream *ret_stream)
+CUresult stream_create(CUcontext context, bool is_blocking, CUstream *ret_stream)
 {
     CUstream stream = object_new(KIND_STREAM, sizeof *stream);
     REQUIRE(stream, CUDA_ERROR_OUT_OF_MEMORY);
     stream->context = context;
+    stream->is_blocking = is_blocking;
     context_add_stream(stream);
     *ret_stream = stream;
     return CUDA_SUCCESS;
@@ -39,7 +40,7 @@ static CUresult stream_of_this_thread(CUcontext context, CUstream *ret_stream)
             return CUDA_SUCCESS;
         }
     driver_lock();
-    CUresult result = stream_create(context, ret_stream);
+    CUresult result = stream_create(context, true, ret_stream);
     driver_unlock();
     if (result != CUDA_SUCCESS)
         return result;
@@ -109,7 +110,8 @@ bool stream_is_ticket_done(CUcontext context, uint64_t ticket_after)
     return is_done;
 }
 
-CUresult stream_wait_ticket(CUcontext context, uint64_t ticket_after)
+/* For one piece, or for all up to it. */
+static CUresult wait_for(CUcontext context, uint64_t ticket_after, bool is_all)
 {
     struct sim_state *state = g_driver.machine.state;
     while (ticket_after) {
@@ -119,10 +121,12 @@ CUresult stream_wait_ticket(CUcontext context, uint64_t ticket_after)
             return CUDA_ERROR_CONTEXT_IS_DESTROYED;
         }
         timeline_advance(state, context->card, state_now_ns());
-        bool is_done = timeline_is_done(state, context->channel, ticket_after - 1);
+        const uint64_t completed = state->channels[context->channel].completed;
+        const uint64_t ticket = is_all && timeline_has_streams(state) && completed < ticket_after ? completed : ticket_after - 1;
+        bool is_done = timeline_is_done(state, context->channel, ticket);
         if (!is_done)
             bury_dead_tenants(context->card);
-        int64_t end_ns = is_done ? 0 : timeline_expected_end_ns(state, context->channel, ticket_after - 1);
+        int64_t end_ns = is_done ? 0 : timeline_expected_end_ns(state, context->channel, ticket);
         bool is_lost = state->cards[context->card].lost;
         state_unlock(&g_driver.machine);
         if (is_lost)
@@ -134,17 +138,33 @@ CUresult stream_wait_ticket(CUcontext context, uint64_t ticket_after)
     return CUDA_SUCCESS;
 }
 
-/* With the state lock. */
-static int submit(CUstream stream, int64_t duration_ns, CUevent event)
+CUresult stream_wait_ticket(CUcontext context, uint64_t ticket_after)
+{
+    return wait_for(context, ticket_after, false);
+}
+
+CUresult stream_wait_context(CUcontext context)
+{
+    return wait_for(context, context->last_ticket, true);
+}
+
+bool stream_has_own_order(void)
+{
+    return timeline_has_streams(g_driver.machine.state);
+}
+
+/* With the state lock. *ret_ticket: the work's, or the one to wait for. */
+static int submit(CUstream stream, const struct sim_item *work, CUevent event, uint64_t *ret_ticket)
 {
     struct sim_state *state = g_driver.machine.state;
     CUcontext context = stream->context;
-    uint64_t ticket, evicted_cookie;
+    uint64_t evicted_cookie;
     int64_t evicted_end_ns;
     timeline_advance(state, context->card, state_now_ns());
-    int error = timeline_submit(state, context->channel, duration_ns, (uint64_t)(uintptr_t)event, &ticket, &evicted_cookie, &evicted_end_ns);
+    int error = timeline_submit(state, context->channel, work, ret_ticket, &evicted_cookie, &evicted_end_ns);
     if (error)
         return error;
+    const uint64_t ticket = *ret_ticket;
     if (evicted_cookie)
         event_keep_end(evicted_cookie, context->channel, ticket - SIM_RING_ITEMS, evicted_end_ns);
     stream->last_ticket = ticket + 1;
@@ -161,35 +181,60 @@ static int submit(CUstream stream, int64_t duration_ns, CUevent event)
     return 0;
 }
 
-CUresult stream_submit(CUstream stream, int64_t duration_ns, CUevent event, bool is_launch)
+static CUresult submit_or_wait(CUstream stream, struct sim_item work, CUevent event, bool is_launch)
 {
     struct sim_state *state = g_driver.machine.state;
     CUcontext context = stream->context;
+    work.cookie = (uint64_t)(uintptr_t)event;
+    work.stream = (uint32_t)(stream->head.id % SIM_STREAMS_MAX);
+    work.is_legacy = stream == context->legacy_stream;
+    work.is_blocking = stream->is_blocking && !work.is_legacy;
     for (;;) {
+        uint64_t ticket;
         state_lock(&g_driver.machine);
         if (!context->is_alive || state->cards[context->card].lost) {
             state_unlock(&g_driver.machine);
             return context->is_alive ? CUDA_ERROR_LAUNCH_FAILED : CUDA_ERROR_CONTEXT_IS_DESTROYED;
         }
-        int error = submit(stream, duration_ns, event);
+        int error = submit(stream, &work, event, &ticket);
         if (!error && is_launch)
             g_driver.machine.slot->launches[context->card]++;
-        uint64_t oldest = state->channels[context->channel].completed + 1;
         state_unlock(&g_driver.machine);
         if (!error)
             return CUDA_SUCCESS;
-        TRY(stream_wait_ticket(context, oldest)); /* the queue is full: room comes with its oldest piece */
+        TRY(stream_wait_ticket(context, ticket + 1)); /* the queue is full: room comes with its oldest piece */
     }
 }
 
-/* Blocking or not, and of whatever priority: all feed one queue. */
+CUresult stream_submit(CUstream stream, int64_t duration_ns, CUevent event, bool is_launch)
+{
+    return submit_or_wait(stream, (struct sim_item){.remaining_ns = duration_ns}, event, is_launch);
+}
+
+CUresult stream_submit_waiting(CUstream stream, uint64_t after, bool is_held)
+{
+    return submit_or_wait(stream, (struct sim_item){.after = after, .is_held = is_held}, NULL, false);
+}
+
+void stream_release(CUcontext context, uint64_t epoch, uint64_t ticket_after)
+{
+    struct sim_state *state = g_driver.machine.state;
+    state_lock(&g_driver.machine);
+    if (context->is_alive && context->epoch == epoch) {
+        timeline_advance(state, context->card, state_now_ns());
+        timeline_release(state, context->channel, ticket_after - 1);
+    }
+    state_unlock(&g_driver.machine);
+}
+
+/* Flags: 1, it does not wait for the legacy stream. Priorities change nothing here. */
 static CUresult create(CUstream *ret_stream, unsigned flags)
 {
     CUcontext context;
     REQUIRE(ret_stream && flags <= 1, CUDA_ERROR_INVALID_VALUE);
     TRY(context_require(&context));
     driver_lock();
-    CUresult result = stream_create(context, ret_stream);
+    CUresult result = stream_create(context, flags == 0, ret_stream);
     driver_unlock();
     return result;
 }
@@ -215,8 +260,10 @@ ENTRY(cuStreamDestroy_v2, (CUstream stream), destroy(stream))
 static CUresult synchronize(CUstream stream)
 {
     TRY(stream_resolve(stream, &stream));
-    REQUIRE(!stream->capture, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    TRY(graph_refuse_wait(stream));
     CUcontext context = stream->context;
+    if (stream_has_own_order() && stream == context->legacy_stream)
+        TRY(stream_submit(stream, 0, NULL, false)); /* comes after all that the legacy stream waits for */
     CUresult result = stream_wait_ticket(context, stream->last_ticket);
     callback_wait(stream);
     pool_trim_after_sync(context);
@@ -228,7 +275,7 @@ STREAM_ENTRY(cuStreamSynchronize, (CUstream stream), synchronize(stream))
 static CUresult query(CUstream stream)
 {
     TRY(stream_resolve(stream, &stream));
-    REQUIRE(!stream->capture, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    TRY(graph_refuse_wait(stream));
     bool is_done = stream_is_ticket_done(stream->context, stream->last_ticket) && !callback_is_pending(stream);
     return is_done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }

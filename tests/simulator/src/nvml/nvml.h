@@ -60,8 +60,8 @@ nvmlReturn_t nvml_card(nvmlDevice_t device, struct sim_card **ret_card);
 /* Before the machine's lock is taken: finds out what nvml_pid_of() will say. */
 void nvml_resolve_pids(void);
 
-/* With the lock: the number by which this caller sees a process. */
-uint32_t nvml_pid_of(const struct sim_state *state, const struct sim_slot *slot);
+/* With the lock: the number by which this caller sees a process; 0 = not at all. pids: one of the model's two rules (enum sim_pids). */
+uint32_t nvml_pid_of(const struct sim_state *state, const struct sim_slot *slot, uint32_t pids);
 
 /* Copies a text with its zero; INSUFFICIENT_SIZE if it does not fit. */
 nvmlReturn_t nvml_text(char *ret_text, unsigned size_bytes, const char *text);

@@ -125,6 +125,17 @@ NVML_EXPORT nvmlDeviceGetAttributes_v2(nvmlDevice_t device, nvmlDeviceAttributes
     return NVML_SUCCESS;
 }
 
+/* Driver models are Windows's. */
+static nvmlReturn_t driver_model(nvmlDevice_t device, const unsigned *ret_current, const unsigned *ret_pending)
+{
+    CARD(device, card);
+    (void)card;
+    return ret_current || ret_pending ? NVML_ERROR_NOT_SUPPORTED : NVML_ERROR_INVALID_ARGUMENT;
+}
+
+ENTRY(nvmlDeviceGetDriverModel, (nvmlDevice_t device, unsigned *ret_current, unsigned *ret_pending), driver_model(device, ret_current, ret_pending))
+ENTRY(nvmlDeviceGetDriverModel_v2, (nvmlDevice_t device, unsigned *ret_current, unsigned *ret_pending), driver_model(device, ret_current, ret_pending))
+
 /* No card here is part of a fabric. */
 static nvmlReturn_t fabric_info(nvmlDevice_t device, const void *ret_info)
 {

@@ -3,6 +3,8 @@
  * Owns: what is known of processes in other pid namespaces than the machine's. Such a process cannot know its outer pid, so it is made up
  *       (sim_slot.host_pid). Who asks from the machine's own namespace, as a driver's kernel module would, finds the true one in /proc, and
  *       is told that; everybody else goes on seeing the made-up one.
+ * Rules: a driver that translates (SIM_PIDS_CALLER) names a process by its pid in the caller's namespace and leaves out who has none there.
+ *       Namespaces inside of a container's are strangers to it here, which they are not to a kernel.
  * Next: nvml_process.c names processes by it. */
 #include "nvml.h"
 
@@ -103,8 +105,11 @@ void nvml_resolve_pids(void)
     free(sought);
 }
 
-uint32_t nvml_pid_of(const struct sim_state *state, const struct sim_slot *slot)
+uint32_t nvml_pid_of(const struct sim_state *state, const struct sim_slot *slot, uint32_t pids)
 {
+    const uint64_t own_namespace = nvml_machine()->slot->pid_namespace;
+    if (pids == SIM_PIDS_CALLER && own_namespace != state->pid_namespace)
+        return slot->pid_namespace == own_namespace ? (uint32_t)slot->pid : 0;
     const struct found *found = &g_found[slot - state->slots];
     return is_made_up(slot) && found->made_up == slot->host_pid && found->pid ? found->pid : slot->host_pid;
 }

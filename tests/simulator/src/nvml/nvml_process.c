@@ -22,10 +22,11 @@ static unsigned list_processes(nvmlDevice_t device, unsigned room, emit_fn emit,
     state_reap(machine);
     for (uint32_t i = 0; i < machine->state->slot_ceiling; i++) {
         const struct sim_slot *slot = &machine->state->slots[i];
-        if (!is_on_card(slot, device->card))
+        const uint32_t pid = nvml_pid_of(machine->state, slot, machine->state->rules.process_pids);
+        if (!is_on_card(slot, device->card) || !pid)
             continue;
         if (count < room)
-            emit(list, count, nvml_pid_of(machine->state, slot), slot->usage[device->card].reserved_bytes);
+            emit(list, count, pid, slot->usage[device->card].reserved_bytes);
         count++;
     }
     state_unlock(machine);
@@ -88,7 +89,7 @@ NVML_EXPORT nvmlSystemGetProcessName(unsigned pid, char *ret_name, unsigned size
     nvml_resolve_pids();
     state_lock(machine);
     for (uint32_t i = 0; i < machine->state->slot_ceiling; i++)
-        if (machine->state->slots[i].live && nvml_pid_of(machine->state, &machine->state->slots[i]) == pid)
+        if (machine->state->slots[i].live && nvml_pid_of(machine->state, &machine->state->slots[i], machine->state->rules.process_pids) == pid)
             memcpy(name, machine->state->slots[i].name, sizeof name);
     state_unlock(machine);
     REQUIRE(name[0], NVML_ERROR_NOT_FOUND);
@@ -120,7 +121,8 @@ static nvmlReturn_t give_utilisation(nvmlDevice_t device, nvmlProcessUtilization
     timeline_advance(state, device->card, now_ns);
     for (uint32_t i = 0; i < machine->state->slot_ceiling; i++) {
         const struct sim_slot *slot = &state->slots[i];
-        if (!is_on_card(slot, device->card) || !slot->usage[device->card].channel)
+        const uint32_t pid = nvml_pid_of(state, slot, state->rules.sample_pids);
+        if (!is_on_card(slot, device->card) || !slot->usage[device->card].channel || !pid)
             continue;
         int64_t end_ns = 0;
         int percent = timeline_mean_percent(state, &state->channels[slot->usage[device->card].channel - 1].meter, now_ns,
@@ -129,7 +131,7 @@ static nvmlReturn_t give_utilisation(nvmlDevice_t device, nvmlProcessUtilization
             continue;
         if (list && found < *count)
             list[found] = (nvmlProcessUtilizationSample_t){
-                .pid = nvml_pid_of(state, slot), .time_us = (unsigned long long)(end_ns + offset_ns) / 1000, .sm_percent = (unsigned)percent};
+                .pid = pid, .time_us = (unsigned long long)(end_ns + offset_ns) / 1000, .sm_percent = (unsigned)percent};
         found++;
     }
     state_unlock(machine);

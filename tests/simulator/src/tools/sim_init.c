@@ -66,22 +66,23 @@ static const char *find_profiles(struct arguments *arguments, char *buffer, size
 }
 
 struct plan {
-    const char *profiles, *models, *driver, *seed;
+    const char *profiles, *cards, *model, *driver, *seed;
     long long count;
     bool need_device_nodes;
 };
 
 static int fill(struct sim_state *state, const struct plan *plan, struct arguments *arguments)
 {
-    char models[512];
-    const char *model = NULL, *refused = profile_read_model(plan->profiles, state);
+    char cards[512];
+    const char *card = NULL, *refused = profile_read_model(plan->profiles, "ideal", state, NULL); /* has every key; others differ from it */
     refused = refused ? refused : profile_read_driver(plan->profiles, plan->driver, state);
-    snprintf(models, sizeof models, "%s", plan->models);
-    char *cursor = models;
+    snprintf(cards, sizeof cards, "%s", plan->cards);
+    char *cursor = cards;
     for (uint32_t i = 0; !refused && i < plan->count; i++) {
         char *next = strsep(&cursor, ",");
-        model = next ? next : model; /* the last one is repeated */
-        refused = profile_read_card(plan->profiles, model, &state->cards[i], state);
+        card = next ? next : card; /* the last one is repeated */
+        refused = profile_read_card(plan->profiles, card, &state->cards[i], state);
+        refused = refused ? refused : profile_read_model(plan->profiles, plan->model, state, &state->cards[i]);
         name_card(&state->cards[i], plan->seed, i, (uint32_t)plan->count);
     }
     if (refused)
@@ -153,15 +154,17 @@ int command_init(const char *path, struct arguments *arguments)
     gethostname(host, sizeof host - 1);
     struct plan plan = {.profiles = find_profiles(arguments, buffer, sizeof buffer)};
     const char *count = take_option(arguments, "--cards"), *nodes = take_option(arguments, "--device-nodes");
-    plan.models = take_option(arguments, "--card");
+    plan.cards = take_option(arguments, "--card");
+    plan.model = take_option(arguments, "--model");
     plan.driver = take_option(arguments, "--driver");
     plan.seed = take_option(arguments, "--uuid-seed");
-    if (!plan.models)
-        return fail("init needs --card MODEL; models are the files of %s/cards", plan.profiles);
+    if (!plan.cards)
+        return fail("init needs --card NAME; cards are the files of %s/cards", plan.profiles);
     if (!parse_number(count ? count : "1", 0, SIM_CARDS_MAX, &plan.count))
         return fail("--cards is \"%s\", expected a number up to %d", count, SIM_CARDS_MAX);
     if (nodes && strcmp(nodes, "required") != 0 && strcmp(nodes, "ignored") != 0)
         return fail("--device-nodes is \"%s\", expected \"required\" or \"ignored\"", nodes);
+    plan.model = plan.model ? plan.model : "ideal";
     plan.driver = plan.driver ? plan.driver : "535";
     plan.seed = plan.seed ? plan.seed : host;
     plan.need_device_nodes = nodes ? strcmp(nodes, "required") == 0 : strcmp(path, SIM_DEFAULT_STATE) == 0;

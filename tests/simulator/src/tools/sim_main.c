@@ -11,8 +11,8 @@
 static const char g_usage[] =
     "usage: tenfold-sim <command> [options]\n"
     "\n"
-    "  init    --card MODEL[,MODEL...] [--cards N] [--driver VERSION] [--uuid-seed NAME] [--device-nodes required|ignored]\n"
-    "          [--profiles FOLDER] [--set KEY=VALUE]... [--force]      make a machine\n"
+    "  init    --card NAME[,NAME...] [--cards N] [--driver VERSION] [--model NAME] [--uuid-seed NAME]\n"
+    "          [--device-nodes required|ignored] [--profiles FOLDER] [--set KEY=VALUE]... [--force]      make a machine\n"
     "  boot    --config FILE [--dev FOLDER]                            init from a file of the same options, and make device nodes\n"
     "  truth   --json                                                  memory and GPU time per process and card\n"
     "  set     [--card INDEX] KEY=VALUE...                             change a model or card key of a running machine\n"

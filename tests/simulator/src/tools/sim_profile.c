@@ -60,6 +60,13 @@ static const struct key g_state_keys[] = {
     STATE("other_kernel_ns", time.other_kernel_ns, UNIT_ONE),
     STATE("event_error_ns", time.event_error_ns, UNIT_ONE),
     STATE("copy_bytes_per_us", time.copy_bytes_per_us, UNIT_ONE),
+    STATE("sample_noise_percent", time.sample_noise_percent, UNIT_ONE),
+    STATE("streams_overlap", time.streams_overlap, UNIT_ONE),
+    STATE("queue_depth", time.queue_depth, UNIT_ONE),
+    STATE("capture_is_strict", rules.capture_is_strict, UNIT_ONE),
+    STATE("free_waits", rules.free_waits, UNIT_ONE),
+    STATE("pool_has_pieces", rules.pool_has_pieces, UNIT_ONE),
+    STATE("managed_on_touch", rules.managed_on_touch, UNIT_ONE),
     STATE("memory_call_ns", time.memory_call_ns, UNIT_ONE),
     STATE("launch_call_ns", time.launch_call_ns, UNIT_ONE),
     STATE("device_nodes_required", device_nodes_required, UNIT_ONE),
@@ -73,6 +80,7 @@ struct word {
 static const struct word g_brands[] = {{"tesla", 2}, {"quadro", 1}, {"geforce", 5}, {"nvidia", 14}, {NULL, 0}};
 static const struct word g_architectures[] = {{"pascal", 4}, {"volta", 5}, {"turing", 6}, {"ampere", 7}, {"ada", 8}, {"hopper", 9}, {NULL, 0}};
 static const struct word g_policies[] = {{"fifo", SIM_POLICY_FIFO}, {"round-robin", SIM_POLICY_ROUND_ROBIN}, {NULL, 0}};
+static const struct word g_pids[] = {{"machine", SIM_PIDS_MACHINE}, {"caller", SIM_PIDS_CALLER}, {NULL, 0}};
 
 /* The reason for a refusal, good until the next one. */
 static const char *reason(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -119,11 +127,15 @@ static const char *set_number(void *base, const struct key *key, const char *val
     return NULL;
 }
 
-/* One `key = value` of model.conf or of a card. */
+/* One `key = value` of a model or of a card. */
 static const char *set(struct sim_state *state, struct sim_card *card, const char *key, const char *value)
 {
     if (strcmp(key, "policy") == 0)
         return set_word(g_policies, key, value, &state->time.policy);
+    if (strcmp(key, "process_pids") == 0)
+        return set_word(g_pids, key, value, &state->rules.process_pids);
+    if (strcmp(key, "sample_pids") == 0)
+        return set_word(g_pids, key, value, &state->rules.sample_pids);
     if (card && strcmp(key, "product_name") == 0) {
         snprintf(card->name, sizeof card->name, "%s", value);
         return NULL;
@@ -142,7 +154,7 @@ static const char *set(struct sim_state *state, struct sim_card *card, const cha
     for (size_t i = 0; i < sizeof g_state_keys / sizeof g_state_keys[0]; i++)
         if (strcmp(g_state_keys[i].name, key) == 0)
             return set_number(state, &g_state_keys[i], value);
-    return reason("unknown key \"%s\"; the keys are those of profiles/model.conf%s", key, card ? " and profiles/cards/*.conf" : "");
+    return reason("unknown key \"%s\"; the keys are those of profiles/models/ideal.conf%s", key, card ? " and profiles/cards/*.conf" : "");
 }
 
 const char *profile_set(struct sim_state *state, struct sim_card *card, const char *word)
@@ -195,11 +207,13 @@ const char *profile_read_card(const char *folder, const char *name, struct sim_c
     return read_keys(path, state, card);
 }
 
-const char *profile_read_model(const char *folder, struct sim_state *state)
+const char *profile_read_model(const char *folder, const char *name, struct sim_state *state, struct sim_card *card)
 {
     char path[4096];
-    snprintf(path, sizeof path, "%s/model.conf", folder);
-    return read_keys(path, state, NULL);
+    snprintf(path, sizeof path, "%s/models/%s.conf", folder, name);
+    if (strchr(name, '/'))
+        return reason("model is \"%s\", expected the name of a file in %s/models without .conf", name, folder);
+    return read_keys(path, state, card);
 }
 
 const char *profile_read_driver(const char *folder, const char *wanted, struct sim_state *state)

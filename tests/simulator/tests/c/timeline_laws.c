@@ -56,7 +56,7 @@ static bool submit(uint32_t tenant, int64_t duration_ns, uint64_t *ret_ticket)
 {
     uint64_t cookie;
     int64_t end_ns;
-    return timeline_submit(g_state, g_channels[tenant], duration_ns, 0, ret_ticket, &cookie, &end_ns) == 0;
+    return timeline_submit(g_state, g_channels[tenant], &(struct sim_item){.remaining_ns = duration_ns}, ret_ticket, &cookie, &end_ns) == 0;
 }
 
 static uint64_t served_ns(void)
