@@ -1,7 +1,8 @@
 #!/bin/bash
 # Lays the simulated driver into the root file system of a node, as a driver package would, with a unit that "loads" it at boot.
 #
-#   install.sh ROOTFS [--build FOLDER] [--driver VERSION] [--card MODEL[,MODEL...]] [--cards N] [--uuid-seed NAME] [--set KEY=VALUE]...
+#   install.sh ROOTFS [--build FOLDER] [--driver VERSION] [--card NAME[,NAME...]] [--cards N] [--model NAME]
+#              [--uuid-seed NAME] [--set KEY=VALUE]...
 #
 # ROOTFS gets the libraries (usr/lib/x86_64-linux-gnu), nvidia-smi and tenfold-sim (usr/bin), the card profiles, what the machine is
 # (etc/tenfold-sim/machine.conf) and tenfold-sim.service, which makes /run/nvidia-persistenced/socket and the device nodes before
@@ -9,9 +10,9 @@
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
-rootfs=${1:?"usage: install.sh ROOTFS [--build FOLDER] [--driver VERSION] [--card MODEL] [--cards N] [--uuid-seed NAME] [--set KEY=VALUE]"}
+rootfs=${1:?"usage: install.sh ROOTFS [--build FOLDER] [--driver VERSION] [--card NAME] [--cards N] [--model NAME] [--uuid-seed NAME] [--set KEY=VALUE]"}
 shift
-build=$here/build driver=535.161.08 card=a800-80gb cards=2 seed="" settings=()
+build=$here/build driver=535.161.08 card=a800-80gb cards=2 model=ideal seed="" settings=()
 while [ $# -gt 0 ]; do
   [ $# -ge 2 ] || { echo "install.sh: $1 needs a value" >&2; exit 2; }
   case $1 in
@@ -19,6 +20,7 @@ while [ $# -gt 0 ]; do
     --driver) driver=$2 ;;
     --card) card=$2 ;;
     --cards) cards=$2 ;;
+    --model) model=$2 ;;
     --uuid-seed) seed=$2 ;;
     --set) settings+=("$2") ;;
     *) echo "install.sh: unknown option '$1'" >&2; exit 2 ;;
@@ -31,7 +33,7 @@ make -s -C "$here" BUILD="$build"
 # A branch such as 535 becomes the version that the profiles give it; a try-out machine says which, and whether all options are good.
 trial=$(mktemp -d)
 trap 'rm -rf "$trial"' EXIT
-options=(--card "$card" --cards "$cards" --driver "$driver")
+options=(--card "$card" --cards "$cards" --driver "$driver" --model "$model")
 [ -z "$seed" ] || options+=(--uuid-seed "$seed")
 for setting in "${settings[@]+"${settings[@]}"}"; do options+=(--set "$setting"); done
 "$build/tenfold-sim" --state "$trial/state" init "${options[@]}"
@@ -61,7 +63,7 @@ fi
 
 {
   echo "# What tenfold-sim.service makes at boot: options of \`tenfold-sim init\`, one a line."
-  printf 'card %s\ncards %s\ndriver %s\ndevice-nodes required\n' "$card" "$cards" "$driver"
+  printf 'card %s\ncards %s\ndriver %s\nmodel %s\ndevice-nodes required\n' "$card" "$cards" "$driver" "$model"
   [ -z "$seed" ] || echo "uuid-seed $seed"
   for setting in "${settings[@]+"${settings[@]}"}"; do echo "set $setting"; done
 } > "$trial/machine.conf"

@@ -85,6 +85,7 @@ def test_bad_options_install_nothing(driver: Path, rootfs: Path) -> None:
     for words, expected in (
         (("--driver", "333"), 'driver is "333"'),
         (("--card", "voodoo"), "voodoo"),
+        (("--model", "dreamt"), "dreamt"),
         (("--set", "colour=red"), 'unknown key "colour"'),
         (("--frob", "1"), "unknown option '--frob'"),
     ):

@@ -209,11 +209,15 @@ def test_managed_memory_appears_where_it_is_touched(bare_machine: Machine) -> No
         assert used() == 0
 
 
-def test_a_driver_model_is_windows_own(machine: Machine) -> None:
+def test_what_no_card_has_is_not_supported_and_not_missing(machine: Machine) -> None:
+    """nvitop and gpustat ask for these at their start."""
     with machine.process() as process:
         process.must("nvmlInit_v2")
         card = process.must("nvmlDeviceGetHandleByIndex_v2", 0, out("u64"))
-        assert process.nvml("nvmlDeviceGetDriverModel", card, out("u32"), out("u32"))[0] == 3
+        for symbol in ("nvmlDeviceGetDriverModel", "nvmlDeviceGetDriverModel_v2"):
+            assert process.nvml(symbol, card, out("u32"), out("u32"))[0] == 3
+        assert process.nvml("nvmlDeviceGetFanSpeed", card, out("u32"))[0] == 3
+        assert process.must("nvmlDeviceGetEncoderUtilization", card, out("u32"), out("u32"))[0] == 0
 
 
 class TestPools:
@@ -344,3 +348,63 @@ class TestStreams:
             for stream in streams:
                 process.launch(50_000, stream=stream)
             assert self.took_ms(process, *streams) > 170
+
+
+class TestAfterAnError:
+    """What fails stays failed: a context until it ends, a card until it is reset."""
+
+    def fail(self, machine: Machine, process: Process, error: int) -> None:
+        machine.tool("inject", "call", "--symbol", "cuCtxSynchronize", "--error", str(error))
+        assert process.cuda("cuCtxSynchronize")[0] == error
+
+    @pytest.mark.parametrize("error", [700, 719])
+    def test_every_later_call_fails_until_the_context_ends(self, bare_machine: Machine, error: int) -> None:
+        machine = bare_machine.init(sticky_errors=1)
+        with machine.process().start() as process, machine.process().start() as neighbour:
+            stream = stream_of(process)
+            address = process.alloc(BLOCK)
+            self.fail(machine, process, error)
+            calls = (("cuMemAlloc_v2", out("u64"), 512), ("cuMemFree_v2", address), ("cuMemGetInfo_v2", out("u64"), out("u64")))
+            streams = (("cuStreamQuery", stream), ("cuStreamSynchronize", stream), ("cuEventCreate", out("u64"), 0), ("cuCtxSynchronize",))
+            assert {process.cuda(*call)[0] for call in (*calls, *streams)} == {error}
+            process.must("cuCtxPopCurrent_v2", out("u64"))
+            assert process.cuda("cuStreamQuery", stream)[0] == error  # by its handle alone
+            neighbour.alloc(BLOCK)
+            process.must("cuCtxDestroy_v2", process.context)
+            process.start().alloc(BLOCK)
+            assert machine.usage(process)["reserved_bytes"] == BLOCK
+
+    def test_other_errors_pass(self, bare_machine: Machine) -> None:
+        machine = bare_machine.init(sticky_errors=1)
+        with machine.process().start() as process:
+            self.fail(machine, process, 2)
+            process.alloc(BLOCK)
+
+    def test_the_ideal_driver_forgets(self, machine: Machine) -> None:
+        with machine.process().start() as process:
+            self.fail(machine, process, 700)
+            process.alloc(BLOCK)
+
+    def test_a_lost_card_fails_every_call(self, machine: Machine) -> None:
+        with machine.process().start() as process, machine.process().start(device=1) as elsewhere:
+            process.must("nvmlInit_v2")
+            card = process.must("nvmlDeviceGetHandleByIndex_v2", 0, out("u64"))
+            address = process.alloc(BLOCK)
+            machine.tool("inject", "xid", "--card", "0", "--xid", "79")
+            calls = (("cuMemAlloc_v2", out("u64"), 512), ("cuMemFree_v2", address), ("cuMemGetInfo_v2", out("u64"), out("u64")))
+            assert {process.cuda(*call)[0] for call in (*calls, ("cuCtxSynchronize",), ("cuStreamQuery", 0))} == {999}
+            assert process.nvml("nvmlDeviceGetMemoryInfo", card, out("bytes:24"))[0] == 15
+            elsewhere.alloc(BLOCK)
+            machine.tool("set", "--card", "0", "lost=0")
+            process.free(address)
+
+    @pytest.mark.parametrize("deactivates", [0, 1])
+    def test_a_reset_primary_context(self, bare_machine: Machine, deactivates: int) -> None:
+        with bare_machine.init(reset_deactivates=deactivates).process() as process:
+            process.must("cuInit", 0)
+            process.must("cuCtxSetCurrent", process.must("cuDevicePrimaryCtxRetain", out("u64"), 0))
+            process.must("cuDevicePrimaryCtxReset_v2", 0)
+            assert process.must("cuDevicePrimaryCtxGetState", 0, out("u32"), out("i32"))[1] == 1 - deactivates
+            assert process.cuda("cuMemAlloc_v2", out("u64"), 512)[0] == (709 if deactivates else SUCCESS)
+            process.must("cuDevicePrimaryCtxRetain", out("u64"), 0)
+            process.alloc(512)

@@ -363,6 +363,14 @@ int32_t state_injected_error(struct sim_machine *machine, const char *symbol)
     return error;
 }
 
+void state_count_lost(struct sim_state *state)
+{
+    uint32_t lost = 0;
+    for (uint32_t card = 0; card < state->card_count; card++)
+        lost += state->cards[card].lost != 0;
+    atomic_store(&state->cards_lost, lost);
+}
+
 void state_raise_xid(struct sim_state *state, uint32_t card_index, uint64_t xid)
 {
     struct sim_card *card = &state->cards[card_index];

@@ -206,6 +206,8 @@ enum sim_pids { SIM_PIDS_MACHINE = 0, SIM_PIDS_CALLER = 1 };
 struct sim_rules {
     uint32_t process_pids, sample_pids; /* enum sim_pids: whose numbers NVML's process list, and its utilisation samples, speak in */
     uint32_t capture_is_strict; /* what crosses the border of a capture fails and breaks it */
+    uint32_t sticky_errors;     /* an injected error of a kind that ends a context fails every later call in it */
+    uint32_t reset_deactivates; /* cuDevicePrimaryCtxReset ends the primary context; else it begins anew */
     uint32_t free_waits;        /* cuMemFree waits for the work of its context */
     uint32_t pool_has_pieces;   /* what pools reserve is cut into pieces, which are used again in stream order */
     uint32_t managed_on_touch;  /* managed memory is on the card once it was moved there, not before */
@@ -227,7 +229,8 @@ struct sim_state {
     _Atomic uint32_t lock_word;        /* slot + 1 of the owner, LOCK_WAITERS on top */
     _Atomic uint32_t lock_steals;      /* owners found dead inside the lock */
     _Atomic uint32_t event_word;       /* futex: bumped with every XID */
-    _Atomic uint32_t injections_armed; /* read without the lock by every entry */
+    _Atomic uint32_t injections_armed; /* read without the lock by every entry, as the next one */
+    _Atomic uint32_t cards_lost;
     _Atomic uint32_t dead_streams;     /* uses of a stream that is gone, or never was: an error here, anything at all with a real driver */
     uint64_t obituary_count;
     struct sim_memory_model memory;
@@ -287,6 +290,9 @@ int64_t state_now_ns(void);
 
 /* Inode of the caller's pid namespace; 0: not known. */
 uint64_t state_pid_namespace(void);
+
+/* With the lock, after a card was lost or came back. */
+void state_count_lost(struct sim_state *state);
 
 /* The injected error for this call, or 0. Counts the call; takes the lock while anything is armed. */
 int32_t state_injected_error(struct sim_machine *machine, const char *symbol);

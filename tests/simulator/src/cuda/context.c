@@ -43,6 +43,42 @@ CUresult context_resolve(CUcontext context, CUcontext *ret_context)
     return CUDA_SUCCESS;
 }
 
+CUresult context_error(CUcontext context)
+{
+    const int error = context_of_memory(context)->error;
+    if (error)
+        return error;
+    return g_driver.machine.state->cards[context->card].lost ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
+}
+
+CUresult context_check_call(const char *symbol)
+{
+    static const char *const needless[] = {"cuCtxCreate", "cuCtxDestroy", "cuCtxDetach", "cuCtxSetCurrent", "cuCtxPushCurrent", "cuCtxPopCurrent",
+                                           "cuCtxGetCurrent", "cuCtxGetDevice", "cuDevicePrimaryCtx", "cuDeviceGet", "cuDriverGetVersion",
+                                           "cuGetProcAddress", "cuGetError"}; /* beginnings of names */
+    const CUcontext context = context_current();
+    for (unsigned i = 0; i < sizeof needless / sizeof *needless; i++)
+        if (strncmp(needless[i], symbol, strlen(needless[i])) == 0)
+            return CUDA_SUCCESS;
+    return context && is_alive(context) ? context_error(context) : CUDA_SUCCESS;
+}
+
+/* CUDA driver API, CUresult: those of which it says that the context "must be destroyed" or "the process must be terminated". */
+static bool is_end_of_context(CUresult error)
+{
+    return error == CUDA_ERROR_ILLEGAL_ADDRESS || error == 702 || error == 710 || (error >= 714 && error <= CUDA_ERROR_LAUNCH_FAILED);
+}
+
+void context_fail(CUresult error)
+{
+    const CUcontext context = context_current();
+    int none = 0;
+    if (!g_driver.machine.state->rules.sticky_errors || !is_end_of_context(error) || !context || !is_alive(context))
+        return;
+    if (atomic_compare_exchange_strong(&context_of_memory(context)->error, &none, error))
+        atomic_fetch_add(&g_driver.contexts_failed, 1);
+}
+
 void context_add_stream(CUstream stream)
 {
     stream->head.next = (struct object *)g_streams;
@@ -154,6 +190,8 @@ static void drop_stream(CUstream stream)
 void context_close(CUcontext context)
 {
     context->is_alive = false;
+    if (atomic_exchange(&context->error, 0))
+        atomic_fetch_sub(&g_driver.contexts_failed, 1);
     if (context->is_primary)
         green_primary_closed(context);
     heap_free_all(context);

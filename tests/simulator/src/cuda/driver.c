@@ -93,7 +93,9 @@ CUresult driver_check_entry(const char *symbol, bool needs_ready)
         return needs_ready ? CUDA_ERROR_NOT_INITIALIZED : CUDA_SUCCESS;
     if (atomic_load(&g_driver.captures_open))
         TRY(capture_mode_check(symbol));
-    return state_injected_error(&g_driver.machine, symbol);
+    CUresult injected = state_injected_error(&g_driver.machine, symbol);
+    context_fail(injected);
+    return injected != CUDA_SUCCESS ? injected : context_check_call(symbol);
 }
 
 /* Under driver_lock(). */

@@ -26,6 +26,7 @@ struct driver {
     _Atomic uint32_t is_inherited; /* forked from a process that used CUDA */
     _Atomic uint32_t captures_open; /* that forbid calls */
     _Atomic uint32_t streams_capturing;
+    _Atomic uint32_t contexts_failed;
 };
 extern struct driver g_driver;
 
@@ -39,6 +40,8 @@ static inline CUresult driver_enter(const char *symbol)
 {
     if (__builtin_expect(atomic_load_explicit(&g_driver.is_ready, memory_order_acquire) &&
                              !atomic_load_explicit(&g_driver.machine.state->injections_armed, memory_order_relaxed) &&
+                             !atomic_load_explicit(&g_driver.machine.state->cards_lost, memory_order_relaxed) &&
+                             !atomic_load_explicit(&g_driver.contexts_failed, memory_order_relaxed) &&
                              !atomic_load_explicit(&g_driver.captures_open, memory_order_relaxed),
                          1))
         return CUDA_SUCCESS;
@@ -162,6 +165,7 @@ struct CUctx_st {
     bool is_primary;
     CUcontext primary; /* of a green context: whose memory and modules it uses; else NULL */
     _Atomic bool is_alive;
+    _Atomic int error; /* of its work: what every later call answers; not of a green one, which has its primary's */
     _Atomic uint64_t last_ticket; /* newest work + 1 of the whole context, 0 = none */
     struct CUstream_st *legacy_stream;
     struct heap_small_block *small_block; /* heap.c */
@@ -223,6 +227,9 @@ struct CUfunc_st {
 /* context.c */
 CUcontext context_current(void); /* NULL if this thread has none */
 CUresult context_require(CUcontext *ret_context); /* INVALID_CONTEXT, or CONTEXT_IS_DESTROYED */
+CUresult context_error(CUcontext context); /* why nothing works in it any more: an earlier error, or its card is gone */
+CUresult context_check_call(const char *symbol); /* the same of the current one, for calls that need it */
+void context_fail(CUresult error); /* the current one, if the error is of a kind that ends contexts */
 void context_visit_streams(CUcontext context, void (*visit)(CUstream)); /* NULL = of all contexts */
 
 /* stream.c */

@@ -34,7 +34,7 @@ CUresult primary_release(CUdevice device)
     return CUDA_SUCCESS;
 }
 
-/* Everything in it goes; whoever still holds it finds an empty one that works again. */
+/* Everything in it goes. Whoever still holds it finds an empty one that works again, or, with reset_deactivates, none until the next retain. */
 static CUresult reset(CUdevice device)
 {
     REQUIRE(driver_card(device), CUDA_ERROR_INVALID_DEVICE);
@@ -43,6 +43,8 @@ static CUresult reset(CUdevice device)
         return CUDA_SUCCESS;
     uint32_t users = context->users;
     context_close(context);
+    if (g_driver.machine.state->rules.reset_deactivates)
+        return CUDA_SUCCESS;
     CUresult result = context_open(context, device);
     context->users = users;
     return result;

@@ -67,6 +67,7 @@ CUresult stream_resolve(CUstream handle, CUstream *ret_stream)
         return CUDA_ERROR_INVALID_HANDLE;
     }
     REQUIRE(handle->context->is_alive, handle->context->primary ? CUDA_ERROR_STREAM_DETACHED : CUDA_ERROR_CONTEXT_IS_DESTROYED);
+    TRY(context_error(handle->context));
     *ret_stream = handle;
     return CUDA_SUCCESS;
 }
@@ -127,10 +128,10 @@ static CUresult wait_for(CUcontext context, uint64_t ticket_after, bool is_all)
         if (!is_done)
             bury_dead_tenants(context->card);
         int64_t end_ns = is_done ? 0 : timeline_expected_end_ns(state, context->channel, ticket);
-        bool is_lost = state->cards[context->card].lost;
+        CUresult error = context_error(context);
         state_unlock(&g_driver.machine);
-        if (is_lost)
-            return CUDA_ERROR_LAUNCH_FAILED;
+        if (error != CUDA_SUCCESS)
+            return error;
         if (is_done)
             break;
         sleep_until(end_ns);
@@ -183,7 +184,6 @@ static int submit(CUstream stream, const struct sim_item *work, CUevent event, u
 
 static CUresult submit_or_wait(CUstream stream, struct sim_item work, CUevent event, bool is_launch)
 {
-    struct sim_state *state = g_driver.machine.state;
     CUcontext context = stream->context;
     work.cookie = (uint64_t)(uintptr_t)event;
     work.stream = (uint32_t)(stream->head.id % SIM_STREAMS_MAX);
@@ -192,9 +192,9 @@ static CUresult submit_or_wait(CUstream stream, struct sim_item work, CUevent ev
     for (;;) {
         uint64_t ticket;
         state_lock(&g_driver.machine);
-        if (!context->is_alive || state->cards[context->card].lost) {
+        if (!context->is_alive || context_error(context) != CUDA_SUCCESS) {
             state_unlock(&g_driver.machine);
-            return context->is_alive ? CUDA_ERROR_LAUNCH_FAILED : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+            return context->is_alive ? context_error(context) : (CUresult)CUDA_ERROR_CONTEXT_IS_DESTROYED;
         }
         int error = submit(stream, &work, event, &ticket);
         if (!error && is_launch)

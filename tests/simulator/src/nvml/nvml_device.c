@@ -125,16 +125,19 @@ NVML_EXPORT nvmlDeviceGetAttributes_v2(nvmlDevice_t device, nvmlDeviceAttributes
     return NVML_SUCCESS;
 }
 
-/* Driver models are Windows's. */
-static nvmlReturn_t driver_model(nvmlDevice_t device, const unsigned *ret_current, const unsigned *ret_pending)
+/* What no card here has: a driver model is Windows's, a fan is in the server. */
+static nvmlReturn_t not_supported(nvmlDevice_t device, const unsigned *ret_value)
 {
     CARD(device, card);
     (void)card;
-    return ret_current || ret_pending ? NVML_ERROR_NOT_SUPPORTED : NVML_ERROR_INVALID_ARGUMENT;
+    return ret_value ? NVML_ERROR_NOT_SUPPORTED : NVML_ERROR_INVALID_ARGUMENT;
 }
 
-ENTRY(nvmlDeviceGetDriverModel, (nvmlDevice_t device, unsigned *ret_current, unsigned *ret_pending), driver_model(device, ret_current, ret_pending))
-ENTRY(nvmlDeviceGetDriverModel_v2, (nvmlDevice_t device, unsigned *ret_current, unsigned *ret_pending), driver_model(device, ret_current, ret_pending))
+ENTRY(nvmlDeviceGetFanSpeed, (nvmlDevice_t device, unsigned *ret_percent), not_supported(device, ret_percent))
+ENTRY(nvmlDeviceGetDriverModel, (nvmlDevice_t device, unsigned *ret_current, unsigned *ret_pending),
+      not_supported(device, ret_current ? ret_current : ret_pending))
+ENTRY(nvmlDeviceGetDriverModel_v2, (nvmlDevice_t device, unsigned *ret_current, unsigned *ret_pending),
+      not_supported(device, ret_current ? ret_current : ret_pending))
 
 /* No card here is part of a fabric. */
 static nvmlReturn_t fabric_info(nvmlDevice_t device, const void *ret_info)
@@ -242,6 +245,8 @@ NUMBER(nvmlDeviceGetPowerUsage, card->power_idle_mw + (card->power_limit_mw - ca
 NUMBER(nvmlDeviceGetEnforcedPowerLimit, card->power_limit_mw)
 NUMBER(nvmlDeviceGetPowerManagementLimit, card->power_limit_mw)
 NUMBER(nvmlDeviceGetPerformanceState, 0)
+PAIR(nvmlDeviceGetEncoderUtilization, unsigned, 0, nvml_machine()->state->time.window_ns / 1000) /* percent, and of how many us */
+PAIR(nvmlDeviceGetDecoderUtilization, unsigned, 0, nvml_machine()->state->time.window_ns / 1000)
 
 NVML_EXPORT nvmlDeviceGetTemperature(nvmlDevice_t device, unsigned sensor, unsigned *ret_celsius)
 {

@@ -93,6 +93,7 @@ static int fill(struct sim_state *state, const struct plan *plan, struct argumen
         for (uint32_t i = 0; i < state->card_count; i++)
             if ((refused = profile_set(state, &state->cards[i], setting)))
                 return fail("--set %s: %s", setting, refused);
+    state_count_lost(state);
     return 0;
 }
 
@@ -191,6 +192,7 @@ int command_set(const char *path, struct arguments *arguments)
     for (const char *word; result == 0 && (word = take_word(arguments));) {
         state_lock(&machine);
         const char *refused = profile_set(machine.state, card >= 0 ? &machine.state->cards[card] : NULL, word);
+        state_count_lost(machine.state);
         state_unlock(&machine);
         if (refused)
             result = fail("%s", refused);

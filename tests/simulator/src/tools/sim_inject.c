@@ -60,6 +60,7 @@ static int inject_xid(struct sim_machine *machine, struct arguments *arguments)
     state_raise_xid(machine->state, (uint32_t)card, (uint64_t)xid);
     if (xid == 79)
         machine->state->cards[card].lost = 1; /* sticky, as on hardware: only `set lost=0` (a reset) brings it back */
+    state_count_lost(machine->state);
     state_unlock(machine);
     return 0;
 }

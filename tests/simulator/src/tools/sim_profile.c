@@ -64,6 +64,8 @@ static const struct key g_state_keys[] = {
     STATE("streams_overlap", time.streams_overlap, UNIT_ONE),
     STATE("queue_depth", time.queue_depth, UNIT_ONE),
     STATE("capture_is_strict", rules.capture_is_strict, UNIT_ONE),
+    STATE("sticky_errors", rules.sticky_errors, UNIT_ONE),
+    STATE("reset_deactivates", rules.reset_deactivates, UNIT_ONE),
     STATE("free_waits", rules.free_waits, UNIT_ONE),
     STATE("pool_has_pieces", rules.pool_has_pieces, UNIT_ONE),
     STATE("managed_on_touch", rules.managed_on_touch, UNIT_ONE),

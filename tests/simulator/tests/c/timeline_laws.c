@@ -177,6 +177,45 @@ static void the_dead_leave_the_queue(void)
     law(g_state->slots[0].gpu_time_ns[0] <= 1000000, "the dead get nothing after their death");
 }
 
+/* With streams of their own, pieces overlap, and nothing ends before what it comes after. */
+static void streams_keep_their_orders(void)
+{
+    enum { PIECES = 300, STREAMS = 5 };
+    struct sim_item pieces[PIECES];
+    uint64_t tickets[PIECES], cookie;
+    int64_t end_ns, longest_ns = 0, ends_ns[PIECES], foretold_ns[PIECES];
+    g_state->time.streams_overlap = 4;
+    for (int i = 0; i < PIECES; i++) {
+        const uint32_t stream = (uint32_t)below(STREAMS);
+        pieces[i] = (struct sim_item){.remaining_ns = below(4) ? below(300000) : 0, .stream = stream, .is_legacy = stream == 0, .is_blocking = stream < 3 && stream};
+        pieces[i].is_held = pieces[i].remaining_ns == 0 && below(4) == 0;
+        pieces[i].after = i && below(5) == 0 ? tickets[below(i)] + 1 : 0;
+        longest_ns += pieces[i].remaining_ns;
+        if (timeline_submit(g_state, g_channels[1], &pieces[i], &tickets[i], &cookie, &end_ns) < 0)
+            exit(2);
+        foretold_ns[i] = timeline_is_done(g_state, g_channels[1], tickets[i]) ? 0 : timeline_expected_end_ns(g_state, g_channels[1], tickets[i]);
+        if (below(4) == 0)
+            advance(below(300000));
+    }
+    for (int i = 0; i < PIECES; i++) {
+        law(!pieces[i].is_held || !timeline_is_done(g_state, g_channels[1], tickets[i]), "a held piece is not done");
+        timeline_release(g_state, g_channels[1], tickets[i]);
+        advance(below(100000));
+    }
+    advance(INT64_C(1) << 36);
+    law(served_ns() <= (uint64_t)longest_ns && served_ns() > 0, "what overlaps takes the engine once");
+    law(backlog_ns() == 0 && g_state->channels[g_channels[1]].completed == PIECES, "in the end all work is done");
+    for (int i = 0; i < PIECES; i++) {
+        ends_ns[i] = timeline_end_ns(g_state, g_channels[1], tickets[i]);
+        law(pieces[i].is_held || foretold_ns[i] <= ends_ns[i] + 50000, "a piece is not foretold much later than it ends");
+        for (int j = 0; j < i; j++) {
+            const bool is_ordered = pieces[i].stream == pieces[j].stream || pieces[i].after == tickets[j] + 1 ||
+                                    (pieces[i].is_legacy && pieces[j].is_blocking) || (pieces[i].is_blocking && pieces[j].is_legacy);
+            law(!is_ordered || ends_ns[j] + pieces[i].remaining_ns <= ends_ns[i], "nothing runs before what it comes after has ended");
+        }
+    }
+}
+
 int main(int count, char **words)
 {
     g_seed = count > 1 ? (unsigned)atoi(words[1]) : 1;
@@ -199,6 +238,8 @@ int main(int count, char **words)
             backlogged_tenants_share_equally(models[i].slice_ns);
         }
         settling_often_changes_nothing(models[i].policy);
+        make(models[i].policy, models[i].slice_ns, models[i].switch_ns);
+        streams_keep_their_orders();
     }
     free(g_state);
     return 0;
