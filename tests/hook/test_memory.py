@@ -360,11 +360,12 @@ say(freed=cuda.cuMemFreeAsync(pointer, None), destroyed=cuda.cuMemPoolDestroy(po
         )
         assert seen == {"result": 0, "free": 64 * MIB, "freed": 0, "destroyed": 0, "card": 0}
 
-
     @pytest.mark.parametrize("step", [2, 32, 64, 96, 256])
     @pytest.mark.parametrize("pieces", [0, 1])
-    def test_room_is_kept_for_the_steps_in_which_this_driver_grows_pools(self, make_slot: Callable[..., Slot], step: int, pieces: int) -> None:
-        """40 MiB are left when a pool, the old one or a new one, has to grow by a step: one that is larger is refused before it is taken."""
+    def test_room_is_kept_for_the_steps_in_which_this_driver_grows_pools(
+        self, make_slot: Callable[..., Slot], step: int, pieces: int
+    ) -> None:
+        """40 MiB are left when a pool, the old one or a new one, has to grow: a step that is larger is refused before it is taken."""
         slot = make_slot(memory_mib=512)
         slot.machine.tool("set", f"pool_growth_bytes={step * MIB}", f"pool_has_pieces={pieces}")
         seen = scripts.run(
