@@ -423,6 +423,70 @@ say(ends=sorted(set(ends)), inside=sorted(set(inside)), launches=sorted(set(laun
     assert seen["count"] > 10
 
 
+@pytest.mark.parametrize("before", ["s", "None"], ids=["on the stream that captures", "on the default stream"])
+def test_a_capture_that_forks_and_joins_is_not_broken_by_what_was_measured_before(make_slot: Callable[..., Slot], before: str) -> None:
+    """A stretch ends before a capture begins: an event of ours in it becomes the capture's, and asking for it breaks that."""
+    slot = make_slot(cores=50)
+    slot.machine.tool("set", "capture_is_strict=1")
+    seen = scripts.run(
+        slot,
+        f"""
+cuda.start()
+f = cuda.spin()
+s, side, fork, join, graph = (c.c_void_p() for _ in range(5))
+cuda.cuStreamCreate(c.byref(s), c.c_uint(0)); cuda.cuStreamCreate(c.byref(side), c.c_uint(0))
+cuda.cuEventCreate(c.byref(fork), c.c_uint(2)); cuda.cuEventCreate(c.byref(join), c.c_uint(2))
+def capture():
+    results = [cuda.cuStreamBeginCapture_v2(s, c.c_int(0)), cuda.cuEventRecord(fork, s), cuda.cuStreamWaitEvent(side, fork, c.c_uint(0))]
+    results += [cuda.launch(f, 20, s), cuda.launch(f, 20, side)]
+    time.sleep(0.0005)
+    results += [cuda.cuEventRecord(join, side), cuda.cuStreamWaitEvent(s, join, c.c_uint(0)), cuda.cuStreamEndCapture(s, c.byref(graph))]
+    if graph: cuda.cuGraphDestroy(graph)
+    return results
+broken = []
+for _ in range(200):
+    assert all(cuda.launch(f, 20, {before}) == 0 for _ in range(3))  # more than one: a stretch is left open, as a rule
+    results = capture()
+    broken += [results] if any(results) else []
+    cuda.cuCtxSynchronize()
+say(broken=len(broken), first=broken[:1])
+""",
+    )
+    assert seen == {"broken": 0, "first": []}
+
+
+@pytest.mark.parametrize("flavour", ["", "_ptsz"], ids=["", "per thread"])
+@pytest.mark.parametrize("end", ["ended", "broken", "refused"])
+def test_a_program_that_has_captured_launches_as_one_that_never_did(make_slot: Callable[..., Slot], end: str, flavour: str) -> None:
+    """Who asks the driver whether a stream captures gets an error, and would let the launch pass as a captured one."""
+    slot = make_slot(cores=20)
+    slot.machine.tool("set", "capture_is_strict=1")
+    if end == "refused":
+        slot.machine.tool("inject", "call", "--symbol", f"cuStreamBeginCapture_v2{flavour}", "--error", "999")
+    inject = [str(slot.machine.simulator / "tenfold-sim"), "inject", "call", "--symbol", "cuStreamIsCapturing,cuStreamIsCapturing_ptsz"]
+    inject += ["--error", "999", "--times", "forever", "--state", str(slot.machine.state)]
+    seen = scripts.run(
+        slot,
+        f"""
+import subprocess
+cuda.start()
+f = cuda.spin()
+s, graph = c.c_void_p(), c.c_void_p()
+cuda.cuStreamCreate(c.byref(s), c.c_uint(1))
+begun = cuda.cuStreamBeginCapture_v2{flavour}(s, c.c_int(0))
+if {end!r} == "broken": cuda.cuStreamSynchronize(s)
+ended = cuda.cuStreamEndCapture{flavour}(s, c.byref(graph)) if begun == 0 else None
+subprocess.run({inject}, env={{}}, check=True, capture_output=True)
+began = time.monotonic()
+assert all(cuda.launch(f, 10000, s) == 0 for _ in range(40))
+cuda.cuCtxSynchronize()
+say(begun=begun, ended=ended, seconds=time.monotonic() - began)
+""",
+    )
+    assert (seen["begun"], seen["ended"]) == {"ended": (0, 0), "broken": (0, 901), "refused": (999, None)}[end]
+    assert seen["seconds"] > 1  # 0.4 s of work at 20 %, and not 0.4 s without a limit
+
+
 @pytest.mark.full
 def test_what_a_thread_launched_is_not_measured_on_the_default_stream_of_another(make_slot: Callable[..., Slot]) -> None:
     """With per-thread default streams NULL means another stream in every thread; one that only waits has an empty one."""

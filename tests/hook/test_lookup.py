@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.hook import workshop
-from tests.hook.workshop import Machine, Slot
+from tests.hook import scripts, workshop
+from tests.hook.workshop import MIB, Machine, Slot
 
 CARD_BYTES = 80 << 30
 OURS = {"handle cuMemAlloc_v2", "handle nvmlDeviceGetMemoryInfo"}
@@ -79,6 +80,35 @@ def test_a_library_is_limited_unless_it_looks_past_the_global_scope(slot: Slot, 
     done = slot.run([workshop.compile_program("past_scope"), way, library])
     total = slot.gpus[0].memory_limit_bytes if is_limited else CARD_BYTES
     assert (done.stdout, done.stderr) == (f"linked {total}, looked up {total}\n", "")
+
+
+@pytest.mark.parametrize("first", ["by name", "by path"])
+def test_a_second_copy_of_the_driver_is_the_first(slot: Slot, tmp_path: Path, first: str) -> None:
+    """An image's compat library beside the node's, or a search by full path: whoever asks a copy is answered by the one that came first."""
+    for library in ("libcuda.so.1", "libnvidia-ml.so.1"):
+        shutil.copy(slot.machine.simulator / library, tmp_path / library)
+    seen = scripts.run(
+        slot,
+        f"""
+names = ["libcuda.so.1", {str(tmp_path / "libcuda.so.1")!r}]
+one, two = [Driver(name) for name in (names if {first!r} == "by name" else names[::-1])]
+two.start()
+results = [driver.alloc(40 * MIB)[0] for driver in (two, one, two)]
+free, total = one.info()
+nvml, handle, memory = Driver({str(tmp_path / "libnvidia-ml.so.1")!r}), c.c_void_p(), NvmlMemory()
+Driver("libnvidia-ml.so.1").nvmlInit_v2()
+assert nvml.nvmlDeviceGetHandleByIndex_v2(0, c.byref(handle)) == nvml.nvmlDeviceGetMemoryInfo(handle, c.byref(memory)) == 0
+say(results=results, free=free, total=total, nvml=[memory.total, memory.used])
+say(same=[c.cast(getattr(one.library, name), c.c_void_p).value == c.cast(getattr(two.library, name), c.c_void_p).value
+          for name in ("cuInit", "cuGetExportTable", "cuMemAlloc_v2")])
+try: two.library.cuNoSuchFunction
+except AttributeError as error: say(error=str(error))
+""",
+    )
+    assert seen["results"] == [0, 2, 2]
+    assert (seen["free"], seen["total"], seen["nvml"]) == (24 * MIB, 64 * MIB, [64 * MIB, 40 * MIB])
+    assert seen["same"] == [True, True, True]
+    assert "undefined symbol: cuNoSuchFunction" in seen["error"]
 
 
 def test_a_program_that_never_calls_cuda_sees_no_trace_of_us(slot: Slot) -> None:

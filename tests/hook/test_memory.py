@@ -360,6 +360,65 @@ say(freed=cuda.cuMemFreeAsync(pointer, None), destroyed=cuda.cuMemPoolDestroy(po
         )
         assert seen == {"result": 0, "free": 64 * MIB, "freed": 0, "destroyed": 0, "card": 0}
 
+    @pytest.mark.parametrize("step", [2, 32, 64, 96, 256])
+    @pytest.mark.parametrize("pieces", [0, 1])
+    def test_room_is_kept_for_the_steps_in_which_this_driver_grows_pools(
+        self, make_slot: Callable[..., Slot], step: int, pieces: int
+    ) -> None:
+        """40 MiB are left when a pool, the old one or a new one, has to grow: a step that is larger is refused before it is taken."""
+        slot = make_slot(memory_mib=512)
+        slot.machine.tool("set", f"pool_growth_bytes={step * MIB}", f"pool_has_pieces={pieces}")
+        seen = scripts.run(
+            slot,
+            KINDS["pool"]
+            + f"""
+STEP = {step}
+cuda.start()
+def grown():
+    reserved = c.c_uint64()
+    assert cuda.cuMemPoolGetAttribute(pool, c.c_int(5), c.byref(reserved)) == 0
+    return reserved.value // MIB
+def used(): return 512 - cuda.info()[0] // MIB
+say(first=take(STEP // 2)[0], second=take(STEP // 2)[0], grown=grown(), used=used())
+f = cuda.spin()
+assert cuda.alloc((512 - STEP - 40) * MIB)[0] == cuda.launch(f, 300000) == 0  # what is freed behind work on its stream is not gone at once
+say(left=cuda.info()[0] // MIB, old=take(1)[0], old_grown=grown(), old_used=used())
+pool = c.c_void_p()
+say(new=take(1)[0], new_grown=grown(), new_used=used())
+""",
+        )
+        assert (seen["first"], seen["second"], seen["grown"], seen["used"], seen["left"]) == (0, 0, step, step, 40)
+        fits = step <= 40
+        assert (seen["old"], seen["old_grown"], seen["old_used"]) == (0 if fits else OOM, step + fits * step, 472 + fits * step)
+        fits_again = 2 * step <= 40
+        assert (seen["new"], seen["new_grown"]) == (0 if fits_again else OOM, fits_again * step)
+        assert seen["new_used"] == 472 + fits * step + fits_again * step
+
+    def test_a_first_step_that_was_larger_than_the_room_is_given_back(self, make_slot: Callable[..., Slot]) -> None:
+        slot = make_slot(memory_mib=512)
+        slot.machine.tool("set", f"pool_growth_bytes={64 * MIB}")
+        seen = scripts.run(
+            slot,
+            "cuda.start(); assert cuda.alloc(472 * MIB)[0] == 0; say(result=cuda.alloc(1, 'cuMemAllocAsync', 0)[0], left=cuda.info()[0])",
+        )
+        assert seen == {"result": OOM, "left": 40 * MIB}
+
+    def test_a_pool_that_the_driver_will_not_name_gives_out_nothing(self, make_slot: Callable[..., Slot]) -> None:
+        """It would stay with the pool after the block is freed, charged to nobody."""
+        slot = make_slot(memory_mib=512)
+        slot.machine.tool("inject", "call", "--symbol", "cuDeviceGetMemPool", "--error", "999", "--times", "2")
+        seen = scripts.run(
+            slot,
+            """
+cuda.start()
+say(result=cuda.alloc(256 * MIB, "cuMemAllocAsync", 0)[0], left=cuda.info()[0])
+pool, reserved = c.c_void_p(), c.c_uint64()
+assert cuda.cuDeviceGetMemPool(c.byref(pool), 0) == cuda.cuMemPoolGetAttribute(pool, c.c_int(5), c.byref(reserved)) == 0
+say(reserved=reserved.value)
+""",
+        )
+        assert seen == {"result": OOM, "left": 512 * MIB, "reserved": 0}
+
 
 class TestContexts:
     def test_a_context_that_its_last_user_leaves_gives_everything_back(self, make_slot: Callable[..., Slot]) -> None:

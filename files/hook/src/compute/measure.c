@@ -67,7 +67,7 @@ struct card {
 };
 
 struct tf_limit_process tf_limit_processes[TENFOLD_GPUS_MAX];
-_Atomic bool tf_has_captures;
+_Atomic uint32_t tf_open_captures;
 static struct card cards[TENFOLD_GPUS_MAX];
 
 static struct tf_limit_state *limiter_of(struct tf_container *container, int gpu)
@@ -123,10 +123,20 @@ static void give_event(struct card *card, const struct tf_cuda *cuda, CUevent ev
         cuda->cuEventDestroy_v2(event);
 }
 
+/* A default stream that cannot tell, because another stream captures, may not be touched either. */
+bool tf_stream_captures(const struct tf_cuda *cuda, struct tf_stream stream)
+{
+    if (TF_LIKELY(!atomic_load_explicit(&tf_open_captures, memory_order_relaxed)))
+        return false;
+    int status = CU_STREAM_CAPTURE_STATUS_NONE;
+    CUresult (*ask)(CUstream, int *) = stream.is_per_thread && cuda->cuStreamIsCapturing_ptsz ? cuda->cuStreamIsCapturing_ptsz : cuda->cuStreamIsCapturing;
+    return ask && (ask(stream.handle, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE);
+}
+
 static bool record(const struct tf_cuda *cuda, CUevent event, struct tf_stream stream)
 {
     CUresult (*record_on)(CUevent, CUstream) = stream.is_per_thread && cuda->cuEventRecord_ptsz ? cuda->cuEventRecord_ptsz : cuda->cuEventRecord;
-    return event && record_on(event, stream.handle) == CUDA_SUCCESS;
+    return event && !tf_stream_captures(cuda, stream) && record_on(event, stream.handle) == CUDA_SUCCESS;
 }
 
 /* On the stream of the open stretch; false where another thread has begun it on its own default stream. */
@@ -181,15 +191,6 @@ static bool is_held(CUcontext context)
 }
 
 /* --- the launch's side --------------------------------------------------------------------------------------------------------- */
-
-static bool is_capturing(const struct tf_cuda *cuda, struct tf_stream stream)
-{
-    if (TF_LIKELY(!atomic_load_explicit(&tf_has_captures, memory_order_relaxed)))
-        return false;
-    int status = CU_STREAM_CAPTURE_STATUS_NONE;
-    CUresult (*ask)(CUstream, int *) = stream.is_per_thread && cuda->cuStreamIsCapturing_ptsz ? cuda->cuStreamIsCapturing_ptsz : cuda->cuStreamIsCapturing;
-    return ask && (ask(stream.handle, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE);
-}
 
 /* One more event right behind the end, while the work before it most likely runs. */
 static void record_again(struct card *card, const struct tf_cuda *cuda, struct stretch *stretch)
@@ -257,6 +258,27 @@ static void close_open(struct tf_container *container, const struct tf_cuda *cud
 
 void tf_measure_close(struct tf_container *container, const struct tf_cuda *cuda) { close_open(container, cuda, NULL); }
 
+void tf_capture_begin(struct tf_container *container, const struct tf_cuda *cuda)
+{
+    atomic_fetch_add(&tf_open_captures, 1);
+    if (atomic_load_explicit(&container->has_core_limits, memory_order_relaxed))
+        tf_measure_close(container, cuda);
+}
+
+CUresult tf_capture_begun(CUresult result)
+{
+    if (result != CUDA_SUCCESS)
+        atomic_fetch_sub(&tf_open_captures, 1);
+    return result;
+}
+
+CUresult tf_capture_ended(const struct tf_cuda *cuda, struct tf_stream stream, bool has_captured, CUresult result)
+{
+    if (has_captured && !tf_stream_captures(cuda, stream)) /* also one that was broken; not one that another thread has to end */
+        atomic_fetch_sub(&tf_open_captures, 1);
+    return result;
+}
+
 void tf_measure_leave_stream(struct tf_container *container, const struct tf_cuda *cuda, CUstream stream)
 {
     for (uint32_t gpu = 0; gpu < container->gpu_count; gpu++) {
@@ -306,7 +328,7 @@ bool tf_launch_begin(struct tf_launch *launch, struct tf_container *container, c
     launch->stretch = 0;
     launch->ticket.flags = 0;
     int gpu = tf_device_of_context(container, cuda, &launch->context);
-    if (gpu < 0 || tf_is_nested() || is_capturing(cuda, stream) || tf_helper_has_ended())
+    if (gpu < 0 || tf_is_nested() || tf_stream_captures(cuda, stream) || tf_helper_has_ended())
         return false;
     uint32_t limit_percent = atomic_load_explicit(&container->quotas[gpu].core_limit_percent, memory_order_relaxed);
     if (limit_percent == 0 || atomic_load_explicit(&container->quotas[gpu].mode, memory_order_relaxed) == TENFOLD_MODE_OFF)
@@ -619,6 +641,7 @@ static void forget_all(void)
 {
     memset((void *)cards, 0, sizeof cards);
     memset((void *)held, 0, sizeof held);
+    atomic_store(&tf_open_captures, 0);
     memset((void *)tf_limit_processes, 0, sizeof tf_limit_processes);
 }
 

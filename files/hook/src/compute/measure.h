@@ -21,8 +21,9 @@ struct tf_stream {
 /* This process's half of the limiter, per card. */
 extern struct tf_limit_process tf_limit_processes[TENFOLD_GPUS_MAX];
 
-/* The program has begun a capture: from then on each launch asks whether its stream captures. */
-extern _Atomic bool tf_has_captures;
+/* Captures that the program has begun and not ended: while there are any, each launch asks whether its stream captures. One that the program never
+ * ends, as by destroying its stream, counts for good: then launches cost more, and nothing is wrong. */
+extern _Atomic uint32_t tf_open_captures;
 
 /* The default stream of the calling thread, which no other thread can name: events of two threads on "it" are on two streams. */
 static inline bool tf_stream_is_threads_own(struct tf_stream stream)
@@ -42,7 +43,7 @@ static inline uint64_t tf_stream_number(struct tf_stream stream)
 __attribute__((always_inline)) static inline struct tf_limit_process *tf_launch_pass(uint64_t key, struct tf_stream stream, uint64_t *ret_charged_ns)
 {
     int gpu = tf_device_only();
-    if (TF_UNLIKELY(gpu < 0 || atomic_load_explicit(&tf_has_captures, memory_order_relaxed) || tf_is_nested()))
+    if (TF_UNLIKELY(gpu < 0 || atomic_load_explicit(&tf_open_captures, memory_order_relaxed) || tf_is_nested()))
         return NULL;
     struct tf_limit_process *process = &tf_limit_processes[gpu];
     return TF_LIKELY(tf_limit_pass(process, key, tf_stream_number(stream), ret_charged_ns)) ? process : NULL;
@@ -67,6 +68,13 @@ CUresult tf_launch_end(struct tf_launch *launch, CUresult result);
 
 /* The program is about to wait for the card: closes the stretch that is open, so that waiting time is not measured as work. */
 void tf_measure_close(struct tf_container *container, const struct tf_cuda *cuda);
+
+/* Around the driver's begin and end of a capture; the second and the last return its `result`. A stretch ends before: an event that is recorded on
+ * a stream that captures becomes a part of the capture, and asking for it breaks that. */
+void tf_capture_begin(struct tf_container *container, const struct tf_cuda *cuda);
+CUresult tf_capture_begun(CUresult result);
+bool tf_stream_captures(const struct tf_cuda *cuda, struct tf_stream stream);
+CUresult tf_capture_ended(const struct tf_cuda *cuda, struct tf_stream stream, bool has_captured, CUresult result);
 
 /* The program is about to destroy a stream: where its stretch could not be closed, it is lost, and the stream is not touched again. */
 void tf_measure_leave_stream(struct tf_container *container, const struct tf_cuda *cuda, CUstream stream);

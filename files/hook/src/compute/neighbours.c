@@ -21,6 +21,7 @@ enum { FIRST_READINGS = 8 };
 #define SIBLING_SHARE 8 / 10          /* of the period: another process of the container told the limiter less than this ago */
 #define ROUNDING_US 1000ull
 #define FRESH_NS 3000000000ull /* a pressure, and the host's word */
+#define FIRST_PID_NAMESPACE 0xeffffffcull /* the machine's own: PROC_PID_INIT_INO of Linux */
 
 struct card {
     uint64_t tried_ns;
@@ -30,6 +31,7 @@ struct card {
     _Atomic uint64_t pressure_ns;
     uint64_t looked_ns;
     bool is_told;
+    bool is_named; /* a sample was of us: samples speak of processes in the numbers of the list, which not every driver's do */
 };
 
 static struct card cards[TENFOLD_GPUS_MAX];
@@ -75,15 +77,22 @@ static bool read_utilisation(struct tf_container *container, const struct tf_nvm
         const nvmlProcessUtilizationSample_t *sample = &samples[index];
         if (sample->time_us > reading.newest_us)
             reading.newest_us = sample->time_us;
-        if (!sample->sm_percent)
-            continue;
-        if (tf_slots_claim(container->state, sample->pid, TENFOLD_SLOTS_MAX))
-            reading.own_percent += sample->sm_percent + 0.5;
-        else
+        if (tf_slots_claim(container->state, sample->pid, TENFOLD_SLOTS_MAX)) {
+            reading.own_percent += sample->sm_percent ? sample->sm_percent + 0.5 : 0;
+            cards[gpu].is_named = true;
+        } else if (sample->sm_percent) {
             reading.others_work = true;
+        }
     }
     *ret_reading = reading;
-    return reading.newest_us > cards[gpu].last_sample_us;
+    /* who has never been in a sample may be in it under another number: then nothing in it is known to be ours, or others' */
+    return cards[gpu].is_named && reading.newest_us > cards[gpu].last_sample_us;
+}
+
+/* A driver that names us by the number that we have in a pid namespace of our own leaves out who is not in there. */
+static bool shows_strangers(const struct tf_container *container)
+{
+    return tf_driver_pid() != container->self.pid || container->self.pid_namespace == FIRST_PID_NAMESPACE;
 }
 
 /* CLOCK_REALTIME microseconds to CLOCK_MONOTONIC nanoseconds, as of now. */
@@ -102,7 +111,8 @@ static void tell_limiter(struct tf_container *container, int gpu, struct tf_limi
     struct tf_limit_state *state = (struct tf_limit_state *)container->state->gpus[gpu].limiter;
     uint64_t before_us = card->last_sample_us;
     card->readings++;
-    atomic_store_explicit(&card->pressure, reading->others_work ? TF_LIMIT_PRESSURE_EQUAL : TF_LIMIT_PRESSURE_NONE, memory_order_relaxed);
+    uint32_t pressure = reading->others_work || !shows_strangers(container) ? TF_LIMIT_PRESSURE_EQUAL : TF_LIMIT_PRESSURE_NONE;
+    atomic_store_explicit(&card->pressure, pressure, memory_order_relaxed);
     atomic_store_explicit(&card->pressure_ns, now_ns, memory_order_relaxed);
     if (before_us && reading->newest_us - before_us < WINDOW_LEAST_US)
         return; /* the next reading is asked from the same point on */

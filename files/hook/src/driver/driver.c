@@ -71,3 +71,12 @@ const struct tf_nvml *tf_nvml(void)
     munmap(fresh, sizeof *fresh); /* another thread was faster */
     return ready;
 }
+
+void *tf_driver_symbol(void *found, const char *symbol, bool is_nvml)
+{
+    const char *soname = is_nvml ? TF_NVML_SONAME : TF_CUDA_SONAME;
+    struct tf_object first, copy;
+    if (!tf_object_find_at(soname, found, &copy) || !tf_object_find(soname, &first) || first.base == copy.base)
+        return found;
+    return tf_object_symbol(&first, symbol);
+}

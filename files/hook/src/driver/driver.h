@@ -2,7 +2,7 @@
  *
  * Owns:     struct tf_cuda and struct tf_nvml, made from hooks.def: the functions of the driver that the hook replaces or calls.
  * Contract: the tables are complete before a non-NULL pointer is returned and never change after; any thread. Nothing is loaded that the
- *           program did not load itself; what we keep pointers into is pinned. */
+ *           program did not load itself; what we keep pointers into is pinned. Of several copies the first that was loaded is the driver. */
 #pragma once
 
 #include "abi/cuda.h"
@@ -38,3 +38,8 @@ static inline const struct tf_cuda *tf_cuda(void)
     const struct tf_cuda *ready = atomic_load_explicit(&tf_cuda_ready, memory_order_acquire);
     return TF_LIKELY(ready != NULL) ? ready : tf_cuda_first();
 }
+
+/* What the program may have for a symbol that was `found`: that itself, but the first copy's where it is in another copy of the driver (an image's
+ * beside the node's). So a process has one driver whatever it loads, and nobody is given a second one, which would know no limit. NULL: the first
+ * has none. */
+void *tf_driver_symbol(void *found, const char *symbol, bool is_nvml);

@@ -7,10 +7,12 @@
 
 #include <elf.h>
 #include <link.h>
+#include <stdint.h>
 #include <string.h>
 
 struct search {
     const char *soname;
+    const void *address; /* in the object; NULL: anywhere */
     struct tf_object *found;
 };
 
@@ -44,10 +46,22 @@ static bool parse(unsigned long base, const ElfW(Dyn) *dynamic, const char **ret
     return true;
 }
 
+static bool contains(const struct dl_phdr_info *info, const void *address)
+{
+    for (int index = 0; index < info->dlpi_phnum; index++) {
+        const ElfW(Phdr) *part = &info->dlpi_phdr[index];
+        if (part->p_type == PT_LOAD && (uintptr_t)address - (info->dlpi_addr + part->p_vaddr) < part->p_memsz)
+            return true;
+    }
+    return false;
+}
+
 static int visit_object(struct dl_phdr_info *info, size_t size, void *context)
 {
     struct search *search = context;
     (void)size;
+    if (search->address && !contains(info, search->address))
+        return 0;
     for (int index = 0; index < info->dlpi_phnum; index++) {
         if (info->dlpi_phdr[index].p_type != PT_DYNAMIC)
             continue;
@@ -64,7 +78,12 @@ static int visit_object(struct dl_phdr_info *info, size_t size, void *context)
 
 bool tf_object_find(const char *soname, struct tf_object *ret_object)
 {
-    struct search search = {soname, ret_object};
+    return tf_object_find_at(soname, NULL, ret_object);
+}
+
+bool tf_object_find_at(const char *soname, const void *address, struct tf_object *ret_object)
+{
+    struct search search = {soname, address, ret_object};
     return dl_iterate_phdr(visit_object, &search) == 1;
 }
 

@@ -15,8 +15,11 @@ struct tf_object {
     const unsigned short *versions;
 };
 
-/* The loaded library whose DT_SONAME is `soname`, in the caller's namespace. false: not loaded, *ret_object untouched. */
+/* The first loaded library whose DT_SONAME is `soname`, in the caller's namespace. false: not loaded, *ret_object untouched. */
 bool tf_object_find(const char *soname, struct tf_object *ret_object);
+
+/* The one that `address` is in, if that is its DT_SONAME: several copies may be loaded. */
+bool tf_object_find_at(const char *soname, const void *address, struct tf_object *ret_object);
 
 /* Address of a defined symbol (its default version where it has several), or NULL. */
 void *tf_object_symbol(const struct tf_object *object, const char *name);

@@ -125,11 +125,11 @@ static CUresult launch_graph(const struct tf_cuda *cuda, CUresult (*real)(CUgrap
 CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream) { LAUNCH_GRAPH(cuGraphLaunch, false); }
 CUresult cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream) { LAUNCH_GRAPH(cuGraphLaunch_ptsz, true); }
 
-/* A program that never captures never pays for asking. */
+/* A program that captures nothing now does not pay for asking. */
 #define CAPTURE(symbol, arguments) \
     TF_ENTER(symbol); \
-    atomic_store_explicit(&tf_has_captures, true, memory_order_relaxed); \
-    return cuda->symbol arguments
+    tf_capture_begin(tf_container(), cuda); \
+    return tf_capture_begun(cuda->symbol arguments)
 
 CUresult cuStreamBeginCapture(CUstream stream) { CAPTURE(cuStreamBeginCapture, (stream)); }
 CUresult cuStreamBeginCapture_ptsz(CUstream stream) { CAPTURE(cuStreamBeginCapture_ptsz, (stream)); }
@@ -158,3 +158,14 @@ CUresult cuStreamBeginRecaptureToGraph_ptsz(CUstream stream, int mode, CUgraph g
 
 CUresult cuStreamBeginCaptureToCig(CUstream stream, void *parameters) { CAPTURE(cuStreamBeginCaptureToCig, (stream, parameters)); }
 CUresult cuStreamBeginCaptureToCig_ptsz(CUstream stream, void *parameters) { CAPTURE(cuStreamBeginCaptureToCig_ptsz, (stream, parameters)); }
+
+#define END_CAPTURE(symbol, per_thread, arguments) \
+    TF_ENTER(symbol); \
+    struct tf_stream ending = {stream, per_thread}; \
+    bool has_captured = tf_stream_captures(cuda, ending); \
+    return tf_capture_ended(cuda, ending, has_captured, cuda->symbol arguments)
+
+CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) { END_CAPTURE(cuStreamEndCapture, false, (stream, graph)); }
+CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph) { END_CAPTURE(cuStreamEndCapture_ptsz, true, (stream, graph)); }
+CUresult cuStreamEndCaptureToCig(CUstream stream) { END_CAPTURE(cuStreamEndCaptureToCig, false, (stream)); }
+CUresult cuStreamEndCaptureToCig_ptsz(CUstream stream) { END_CAPTURE(cuStreamEndCaptureToCig_ptsz, true, (stream)); }

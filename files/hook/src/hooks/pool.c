@@ -40,7 +40,7 @@ static CUresult allocate_charged(struct tf_container *container, const struct tf
         tf_memory_undo(&reservation);
         return result;
     }
-    if (tf_growth_settle(cuda, pool, &reservation)) {
+    if (tf_growth_settle(cuda, pool, request->bytes, &reservation)) {
         tf_pools_remember_block(pool, *request->pointer);
         return result;
     }
@@ -52,16 +52,17 @@ static CUresult allocate_charged(struct tf_container *container, const struct tf
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* The driver was not asked for a pool, or it is one that we cannot watch: it may answer, but it must not give out memory. */
+/* A pool of a card of ours that the driver will not name, or more than we can watch, gives out nothing: what it took would stay with it. Of no card,
+ * the driver may say why it fails, and must not succeed. */
 static CUresult allocate_blind(struct tf_container *container, const struct tf_cuda *cuda, const struct request *request, int gpu)
 {
     struct tf_reservation reservation;
     CUresult result = tf_memory_reserve(container, gpu, request->bytes, &reservation);
     tf_memory_undo(&reservation);
-    if (result != CUDA_SUCCESS)
-        return result;
+    if (result != CUDA_SUCCESS || reservation.gpu >= 0)
+        return CUDA_ERROR_OUT_OF_MEMORY;
     result = request->allocate(cuda, request->pointer, request->bytes, request->pool, request->stream);
-    if (result != CUDA_SUCCESS || (reservation.gpu < 0 && !reservation.is_blind))
+    if (result != CUDA_SUCCESS || !reservation.is_blind)
         return result;
     cuda->cuMemFreeAsync(*request->pointer, request->stream);
     return CUDA_ERROR_OUT_OF_MEMORY;

@@ -167,7 +167,7 @@ static CUresult make_room(struct tf_container *container, const struct tf_cuda *
         tf_growth_graph_is_mapped(cuda, pool, bytes);
     result = TF_NESTED(mapping->make(mapping));
     /* a call that failed midway may have taken memory, too */
-    if (!tf_growth_settle(cuda, pool, &reservation)) {
+    if (!tf_growth_settle(cuda, pool, room_bytes, &reservation)) {
         tf_memory_undo(&reservation);
         tf_pools_charge_truth(container, cuda, pool);
     }

@@ -5,9 +5,43 @@
 
 #include "driver/nested.h"
 
-#define STEP_LEAST_BYTES (2ull << 20)
-
 _Atomic uint32_t tf_growth_graph_trims;
+
+/* --- steps; all with the lock ------------------------------------------------------------------------------------------------------- */
+
+/* In which the driver grows the pools of a card, and what its graphs hold there: as last seen, by whichever pool. */
+#define STEP_FIRST_BYTES (32ull << 20) /* what most drivers do; the first growth of a process corrects it */
+
+static uint64_t steps[TENFOLD_GPUS_MAX][2];
+
+static uint64_t *step_of(const struct tf_pool *pool)
+{
+    uint64_t *step = &steps[pool->gpu][!pool->handle];
+    *step = *step ? *step : STEP_FIRST_BYTES;
+    return step;
+}
+
+static uint64_t greatest_common_divisor(uint64_t a, uint64_t b)
+{
+    for (uint64_t rest; b; a = b, b = rest)
+        rest = a % b;
+    return a;
+}
+
+/* It grew by so much, when `bytes` were taken for which `expected_bytes` seemed enough. All that it grows by are whole steps. What is more than
+ * expected is the fewest steps, none of them idle, that hold what was taken; else the step divides all that was seen. */
+static void learn_step(const struct tf_pool *pool, uint64_t bytes, uint64_t expected_bytes, uint64_t growth_bytes)
+{
+    uint64_t *step = step_of(pool);
+    uint64_t count = bytes < growth_bytes ? growth_bytes / (growth_bytes - bytes) : 1;
+    if (growth_bytes <= expected_bytes) {
+        *step = greatest_common_divisor(*step, growth_bytes);
+        return;
+    }
+    while (growth_bytes % count != 0 || (count > 1 && growth_bytes / count <= growth_bytes - bytes))
+        count--;
+    *step = growth_bytes / count;
+}
 
 static uint64_t expected_growth(const struct tf_cuda *cuda, const struct tf_pool *pool, uint64_t bytes)
 {
@@ -16,7 +50,7 @@ static uint64_t expected_growth(const struct tf_cuda *cuda, const struct tf_pool
         return UINT64_MAX;
     if (!tf_pools_ask(cuda, pool, false, &used_bytes))
         used_bytes = pool->charged_bytes;
-    uint64_t needed_bytes = (used_bytes + bytes + pool->step_bytes - 1) / pool->step_bytes * pool->step_bytes;
+    uint64_t step_bytes = *step_of(pool), needed_bytes = (used_bytes + bytes + step_bytes - 1) / step_bytes * step_bytes;
     return needed_bytes > pool->charged_bytes ? needed_bytes - pool->charged_bytes : 0;
 }
 
@@ -65,21 +99,16 @@ void tf_growth_graph_is_mapped(const struct tf_cuda *cuda, struct tf_pool *pool,
     pool->mapped_bytes += pool->mapped_bytes < TENFOLD_BYTES_MASK ? bytes : 0;
 }
 
-static void learn_step(struct tf_pool *pool, uint64_t growth_bytes)
-{
-    while (growth_bytes % pool->step_bytes != 0 && pool->step_bytes > STEP_LEAST_BYTES)
-        pool->step_bytes /= 2;
-}
-
-bool tf_growth_settle(const struct tf_cuda *cuda, struct tf_pool *pool, struct tf_reservation *reservation)
+bool tf_growth_settle(const struct tf_cuda *cuda, struct tf_pool *pool, uint64_t taken_bytes, struct tf_reservation *reservation)
 {
     uint64_t bytes = pool->charged_bytes;
     if (!tf_pools_ask(cuda, pool, true, &bytes))
         bytes = pool->charged_bytes + reservation->bytes; /* no answer: what was expected */
     uint64_t growth_bytes = bytes > pool->charged_bytes ? bytes - pool->charged_bytes : 0;
+    if (growth_bytes)
+        learn_step(pool, taken_bytes, reservation->bytes, growth_bytes);
     if (tf_memory_adjust(reservation, growth_bytes) != CUDA_SUCCESS)
         return false;
-    learn_step(pool, growth_bytes);
     pool->charged_bytes += growth_bytes;
     return true;
 }

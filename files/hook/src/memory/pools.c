@@ -11,7 +11,6 @@
 #include <string.h>
 
 enum { POOLS_MAX = 256 };
-#define STEP_BYTES (32ull << 20) /* what drivers grow a pool by; smaller steps are learned when they are seen (growth.c) */
 
 static struct tf_pool pools[POOLS_MAX];
 static _Atomic uint32_t pool_count;
@@ -91,7 +90,7 @@ struct tf_pool *tf_pools_enter(struct tf_container *container, const struct tf_c
     struct tf_pool *pool = tf_pools_find(handle, device);
     if (pool)
         return pool;
-    pool = enter(&(struct tf_pool){.handle = handle, .device = device, .gpu = gpu, .step_bytes = STEP_BYTES, .is_used = true});
+    pool = enter(&(struct tf_pool){.handle = handle, .device = device, .gpu = gpu, .is_used = true});
     if (pool)
         tf_pools_charge_truth(container, cuda, pool);
     return pool;
@@ -99,7 +98,7 @@ struct tf_pool *tf_pools_enter(struct tf_container *container, const struct tf_c
 
 void tf_pools_enter_host(CUmemoryPool handle)
 {
-    enter(&(struct tf_pool){.handle = handle, .step_bytes = STEP_BYTES, .is_host = true, .is_used = true});
+    enter(&(struct tf_pool){.handle = handle, .is_host = true, .is_used = true});
 }
 
 void tf_pools_charge_all(struct tf_container *container, const struct tf_cuda *cuda)

@@ -14,7 +14,6 @@ struct tf_pool {
     CUdevice device;
     int gpu;
     uint64_t charged_bytes;
-    uint64_t step_bytes;  /* in which the driver grows it, as seen so far */
     uint64_t outstanding; /* blocks allocated and not freed */
     uint64_t mapped_bytes; /* of graphs: what they can use at once at most, if only those run that are mapped */
     uint32_t mapped_trims; /* tf_growth_graph_trims plus one, when that was last added up anew; 0: never */
