@@ -1,7 +1,7 @@
 /* stream.c - streams, and waiting for the simulated engine.
  *
- * All streams of a process feed one queue per card, in call order or each in its own (timeline.h); a stream remembers its newest ticket. Waiting sleeps until the end
- * that the timeline foretells and looks again, because another tenant may have come in between; it never spins.
+ * All streams of a process feed one queue per card, in call order or each in its own (timeline.h); a stream remembers its newest ticket.
+ * Waiting sleeps until the end that the timeline foretells and looks again, because another tenant may have come in between; it never spins.
  * Threads: last_ticket and events change under state_lock(). Next: capture.c for streams that capture. */
 #include <errno.h>
 #include <sys/prctl.h>
