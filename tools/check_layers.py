@@ -44,7 +44,7 @@ LAYERS = (
     Layer("plugins/plugin_utils", (DOMAIN, "tomlkit", "ruamel")),
     Layer("plugins/modules", (DOMAIN, CLUSTER_CLIENT, *ANSIBLE_BASE, "kubernetes", "yaml")),
     Layer("plugins/action", (DOMAIN, CLUSTER_CLIENT, CONTROLLER, "ansible.plugins", "ansible.errors", "ansible.module_utils.common")),
-    Layer("plugins/filter", (DOMAIN, CONTROLLER, "ansible.errors")),
+    Layer("plugins/filter", (DOMAIN, CONTROLLER, "ansible.errors", "ansible.inventory", "ansible.parsing")),
     Layer(
         "files/device_plugin",
         ("tenfold_device_plugin", "grpc", "grpc_tools", "google.protobuf", "kubernetes", "urllib3", "pynvml", "prometheus_client", "yaml"),

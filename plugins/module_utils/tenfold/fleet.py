@@ -14,11 +14,38 @@ from .cards import CardModel
 from .errors import CardError, TierError
 from .tiers import Catalogue, Problem, raise_problems
 
-__all__ = ["DECLARED", "FOUND", "Fleet", "FleetEntry", "Host", "read_fleet"]
+__all__ = ["DECLARED", "FOUND", "GROUPS", "Fleet", "FleetEntry", "Host", "read_fleet", "refusal_of_groups"]
 
 # What is read of a host: its variables in the inventory, and what gpu_node_facts answered in this run.
 DECLARED = ("gpu_node_name", "gpu_node_enforcement", "gpu_node_cards")
 FOUND = "gpu_node_found"
+# The inventory's groups that playbooks work on, and what belongs into them.
+GROUPS = {"gpu_nodes": "the hosts with cards", "kube_control": "the host that reaches the cluster as its administrator, often localhost"}
+
+
+def refusal_of_groups(groups: Mapping[str, Iterable[str]], required: Iterable[str], selected: Iterable[str]) -> str:
+    """Why a playbook that works on the ``required`` groups would do nothing, or half; empty if it would not.
+
+    ``selected`` are the hosts within `--limit`. Ansible itself skips a play without hosts and ends green.
+    """
+    required, within = list(required), set(selected)
+    missing = [name for name in required if not list(groups.get(name) or ())]
+    if missing:
+        others = sorted(set(groups) - {"all", "ungrouped", *GROUPS})
+        wanted = " and ".join(f"{name} ({GROUPS.get(name, name)})" for name in missing)
+        return (
+            f"the inventory has no host in {wanted}; its groups are {', '.join(others) or 'none'}: make these hosts, or groups of them, "
+            f"children of {' and '.join(missing)}, as inventories/a800 does"
+        )
+    # A play on the cluster runs on the first host of its group, so that is the one that must be within.
+    needed = {name: list(groups[name])[:1] if name == "kube_control" else list(groups[name]) for name in required}
+    outside = [f"{name} ({needed[name][0]})" for name in required if not within & set(needed[name])]
+    if outside:
+        return (
+            f"--limit leaves out {' and '.join(outside)}, so what runs there would be skipped without a word: add it to --limit, or choose "
+            "a part that needs none (playbooks/nodes.yml, or --tags nodes)"
+        )
+    return ""
 
 
 @dataclass(frozen=True)

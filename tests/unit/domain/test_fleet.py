@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import yaml
 from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import fleet, verdict
 from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.errors import TierError
-from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.fleet import Fleet
+from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.fleet import Fleet, refusal_of_groups
 from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.tiers import Catalogue
 
 from tests.unit.domain.strategies import default_variables
@@ -138,3 +138,39 @@ class TestStrangers:
     def test_a_host_without_a_machine_id_or_a_node_is_believed(self) -> None:
         assert self.strangers(self.node("worker-1", "bb")) == []
         assert self.strangers(self.node("worker-2", "bb"), machine_id="aa") == []
+
+
+class TestRefusalOfGroups:
+    """A play without hosts is green to Ansible, so it is refused by name."""
+
+    GROUPS: ClassVar[dict[str, list[str]]] = {
+        "all": ["m", "n1"],
+        "ungrouped": [],
+        "gpu_nodes": ["n1", "n2"],
+        "kube_control": ["cp1", "cp2"],
+    }
+    BOTH = ("gpu_nodes", "kube_control")
+
+    def test_an_inventory_of_another_tool_is_told_which_groups_it_lacks_and_has(self) -> None:
+        said = refusal_of_groups({"all": ["a"], "ungrouped": [], "kube-node": ["a"], "etcd": ["a"]}, self.BOTH, ["a"])
+        assert "no host in gpu_nodes (the hosts with cards) and kube_control (" in said
+        assert "its groups are etcd, kube-node:" in said
+
+    def test_an_empty_group_is_none_at_all(self) -> None:
+        assert "no host in gpu_nodes (" in refusal_of_groups({**self.GROUPS, "gpu_nodes": []}, self.BOTH, ["cp1"])
+
+    @pytest.mark.parametrize(
+        ("selected", "words"),
+        [
+            (["n1"], "--limit leaves out kube_control (cp1)"),
+            (["n1", "cp2"], "--limit leaves out kube_control (cp1)"),
+            (["cp1"], "--limit leaves out gpu_nodes (n1)"),
+            (["m"], "--limit leaves out gpu_nodes (n1) and kube_control (cp1)"),
+        ],
+    )
+    def test_a_limit_that_would_skip_a_part_is_refused(self, selected: list[str], words: str) -> None:
+        assert words in refusal_of_groups(self.GROUPS, self.BOTH, selected)
+
+    def test_one_node_and_the_cluster_are_enough(self) -> None:
+        assert refusal_of_groups(self.GROUPS, self.BOTH, ["n2", "cp1"]) == ""
+        assert refusal_of_groups(self.GROUPS, ["gpu_nodes"], ["n2"]) == ""
