@@ -33,8 +33,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "collections")]
 from tests.benchmarks import accuracy  # noqa: E402
 from tests.benchmarks.bench import LIMITED_PERCENT, Bench, Library  # noqa: E402
 
-# What a call of the driver takes at least: tests/simulator/profiles/model.conf, memory_call_ns. A ratio to the simulator's own 20 ns would
-# say nothing about a driver; the bare row shows what is added all the same.
+# What a call of the driver takes at least: tests/simulator/profiles/models/ideal.conf, memory_call_ns. A ratio to the simulator's own 20 ns
+# would say nothing about a driver; the bare row shows what is added all the same.
 DRIVER_CALL_NS = 1000
 
 

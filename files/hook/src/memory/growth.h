@@ -20,6 +20,6 @@ bool tf_growth_holds_all_graphs(struct tf_container *container, const struct tf_
 /* [lock] A graph that needs so much has been mapped. It counts until the next trim, even if it is destroyed: its blocks may live on. */
 void tf_growth_graph_is_mapped(const struct tf_cuda *cuda, struct tf_pool *pool, uint64_t bytes);
 
-/* [lock] After the driver's call, in which so many bytes were taken from the pool: the reservation becomes the pool's charge as far as it grew, the rest is given back. false: it took more than
- * fits under the limit, and the reservation stands. */
+/* [lock] After the driver's call, in which so many bytes were taken from the pool: the reservation becomes the pool's charge as far as it
+ * grew, the rest is given back. false: it took more than fits under the limit, and the reservation stands. */
 bool tf_growth_settle(const struct tf_cuda *cuda, struct tf_pool *pool, uint64_t taken_bytes, struct tf_reservation *reservation);
