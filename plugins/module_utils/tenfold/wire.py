@@ -302,8 +302,9 @@ def decode_quota(text: str, uid: str) -> QuotaRequest:
     try:
         found = json.loads(text)
         request = QuotaRequest(**found)
-    except (TypeError, ValueError) as error:
-        raise WireError(f"{QUOTA_ANNOTATION} is no request for a quota: {error}") from error
+    except (RecursionError, TypeError, ValueError) as error:
+        words = str(error).encode("ascii", "backslashreplace").decode()  # it may quote half a character
+        raise WireError(f"{QUOTA_ANNOTATION} is no request for a quota: {words}") from error
     if request.uid != uid:
         raise WireError(f"{QUOTA_ANNOTATION} is for the pod with UID {request.uid!r}, this one's is {uid!r}")
     if not all(isinstance(text, str) for text in (request.revision, request.tier, request.container)):

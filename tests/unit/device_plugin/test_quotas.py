@@ -199,7 +199,7 @@ class TestARequest:
         assert status(bench, found)["phase"] == "refused" and words in status(bench, found)["message"]
         assert page(bench, created) == SMALL
 
-    @pytest.mark.parametrize("text", ["medium", "[]", "{", '"x"'])
+    @pytest.mark.parametrize("text", ["medium", "[]", "{", '"x"', "[" * 2000, '{"uid": 1, "\\ud800": 2}', '{"uid": NaN, "a": 1e999}'])
     def test_in_no_form_is_refused(self, bench: Bench, text: str) -> None:
         bench.start()
         found = pod("one")
