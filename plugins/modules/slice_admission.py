@@ -36,6 +36,11 @@ options:
     type: list
     elements: str
     required: true
+  operators:
+    description: Users who may ask for another quota of a running pod, by its annotation C(tenfold.dev/quota).
+    type: list
+    elements: str
+    default: []
 """
 
 EXAMPLES = r"""
@@ -71,6 +76,7 @@ ARGUMENT_SPEC = {
     "revisions": {"type": "list", "elements": "str", "default": []},
     "schedulers": {"type": "list", "elements": "str", "required": True},
     "writers": {"type": "list", "elements": "str", "required": True},
+    "operators": {"type": "list", "elements": "str", "default": []},
 }
 
 
@@ -96,7 +102,8 @@ def main() -> None:
     """Computes and reports."""
     module = AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True)
     try:
-        data = admission_data(catalogues_of(module.params), module.params["schedulers"], module.params["writers"])
+        options = module.params
+        data = admission_data(catalogues_of(options), options["schedulers"], options["writers"], options["operators"])
     except ClusterError as error:
         module.fail_json(msg=str(error), error_details=error.details)
     module.exit_json(changed=False, data=data)

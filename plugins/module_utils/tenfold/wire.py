@@ -10,8 +10,9 @@ pkg/scheduler/api/devices/util.go (ExtractResourceRequest), pkg/scheduler/api/de
 
 from __future__ import annotations
 
+import json
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Iterable, Mapping, Sequence
 
 from .errors import QuantityError, WireError
@@ -30,16 +31,21 @@ __all__ = [
     "POD_IDS_ANNOTATION",
     "POD_NODE_ANNOTATION",
     "POD_TIME_ANNOTATION",
+    "QUOTA_ANNOTATION",
+    "QUOTA_STATUS_ANNOTATION",
     "RESOURCE_CORES",
     "RESOURCE_MEMORY",
     "RESOURCE_NUMBER",
     "TIERS_REVISION_ANNOTATION",
     "TIER_LABEL",
     "Assignment",
+    "QuotaRequest",
     "RegisterRecord",
     "RequestingContainer",
+    "decode_quota",
     "decode_register",
     "decode_segments",
+    "encode_quota",
     "encode_register",
     "encode_segments",
     "requesting_containers",
@@ -63,6 +69,8 @@ BIND_PHASE_SUCCESS = "success"
 
 TIER_LABEL = "tenfold.dev/tier"
 TIERS_REVISION_ANNOTATION = "tenfold.dev/tiers-revision"
+QUOTA_ANNOTATION = "tenfold.dev/quota"  # an operator asks for another quota of a running pod
+QUOTA_STATUS_ANNOTATION = "tenfold.dev/quota-status"  # the device plugin says what came of it
 
 MODE_HAMI_CORE = "hami-core"
 
@@ -267,3 +275,45 @@ def _decimal(place: str, name: str, text: str) -> int:
 def _shown(text: str) -> str:
     """Quoted and short: an annotation may hold 256 KiB of anything."""
     return repr(text if len(text) <= 80 else text[:77] + "...")
+
+
+@dataclass(frozen=True)
+class QuotaRequest:
+    """What an operator asks for a running pod, of every card of its containers, or of the one ``container``.
+
+    ``uid`` is the pod's, so that a template that is copied asks for nothing; another ``revision`` makes the same words a new request.
+    Either ``tier``, or ``memory_mib`` and ``cores_percent``, of which an absent one (None) stays what it is.
+    """
+
+    uid: str
+    revision: str = ""
+    tier: str = ""
+    memory_mib: int | None = None
+    cores_percent: int | None = None
+    container: str = ""
+
+
+def encode_quota(request: QuotaRequest) -> str:
+    return json.dumps({key: value for key, value in asdict(request).items() if value not in ("", None)}, sort_keys=True)
+
+
+def decode_quota(text: str, uid: str) -> QuotaRequest:
+    """The request in an annotation of the pod with this UID. Errors: WireError for all that is not exactly one."""
+    try:
+        found = json.loads(text)
+        request = QuotaRequest(**found)
+    except (RecursionError, TypeError, ValueError) as error:
+        words = str(error).encode("ascii", "backslashreplace").decode()  # it may quote half a character
+        raise WireError(f"{QUOTA_ANNOTATION} is no request for a quota: {words}") from error
+    if request.uid != uid:
+        raise WireError(f"{QUOTA_ANNOTATION} is for the pod with UID {request.uid!r}, this one's is {uid!r}")
+    if not all(isinstance(text, str) for text in (request.revision, request.tier, request.container)):
+        raise WireError(f"{QUOTA_ANNOTATION}: revision, tier and container are strings")
+    numbers = {"memory_mib": (request.memory_mib, 1, _INT32_MAXIMUM), "cores_percent": (request.cores_percent, 0, 100)}
+    given = {name: bounds for name, bounds in numbers.items() if bounds[0] is not None}
+    for name, (value, least, most) in given.items():
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            raise WireError(f"{QUOTA_ANNOTATION}: {name} is {value!r}, expected a whole number from {least} to {most}")
+    if bool(request.tier) == bool(given):
+        raise WireError(f"{QUOTA_ANNOTATION} names both a tier and numbers, or neither; give the tier, or memory_mib and cores_percent")
+    return request

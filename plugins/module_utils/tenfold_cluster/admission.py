@@ -11,10 +11,13 @@ from typing import Any, Iterable, Mapping
 __all__ = ["admission_data"]
 
 
-def admission_data(catalogues: Iterable[Mapping[str, Any]], schedulers: Iterable[str], writers: Iterable[str]) -> dict[str, str]:
+def admission_data(
+    catalogues: Iterable[Mapping[str, Any]], schedulers: Iterable[str], writers: Iterable[str], operators: Iterable[str] = ()
+) -> dict[str, str]:
     """Data of the ConfigMap 'tenfold-admission'; catalogues in the form of catalogue.json.
 
-    schedulers: names in spec.schedulerName that book cards; writers: users who may write the scheduler's annotations.
+    schedulers: names in spec.schedulerName that book cards; writers: users who may write the scheduler's annotations;
+    operators: users who may ask for another quota of a running pod.
     Numbers outside every tier are admitted only if all catalogues allow them: a pod may land on any of their nodes.
     """
     catalogues = list(catalogues)
@@ -28,4 +31,5 @@ def admission_data(catalogues: Iterable[Mapping[str, Any]], schedulers: Iterable
         "_custom": "allowed" if catalogues and all(one.get("custom_allowed") for one in catalogues) else "refused",
         "_schedulers": " ".join(sorted(schedulers)),
         "_writers": " ".join(sorted(writers)),
+        "_operators": " ".join(sorted(operators)),
     }

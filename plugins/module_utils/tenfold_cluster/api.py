@@ -115,6 +115,32 @@ class Cluster:
         except (ClusterError, _StatusError):
             return ""
 
+    def run_inside(self, namespace: str, pod: str, container: str, command: list[str]) -> str:
+        """What a command prints in a container, both streams. Errors: ClusterError when it cannot be run."""
+        import kubernetes.client
+        import kubernetes.stream
+
+        core = kubernetes.client.CoreV1Api(self._client.client)
+        try:
+            stream = kubernetes.stream.stream(
+                core.connect_get_namespaced_pod_exec,
+                pod,
+                namespace,
+                container=container,
+                command=command,
+                stdout=True,
+                stderr=True,
+                stdin=False,
+                tty=False,
+                _preload_content=False,  # else what looks like JSON comes back as Python's words for it
+                _request_timeout=REQUEST_TIMEOUT_S,
+            )
+            stream.run_forever(timeout=REQUEST_TIMEOUT_S)
+            return str(stream.read_all())
+        except Exception as error:  # the websocket's own, and the client's
+            words = f"cannot run '{' '.join(command)}' in container '{container}' of pod '{namespace}/{pod}': {_innermost(error)}"
+            raise ClusterError(words) from error
+
     def _path(self, api_version: str, kind: str, namespace: str, name: str) -> str | None:
         """The URL path of an object or (without *name*) of its collection; None for a kind that the server does not serve."""
         from kubernetes.dynamic import exceptions

@@ -1,5 +1,5 @@
 """Random life of a node: pods come, start, restart, move, end by force or in order; the plugin is killed; the kubelet restarts; a webhook
-refuses pods; processes outlive their pods.
+refuses pods; processes outlive their pods; operators change quotas.
 
 After every step: the pages of living processes never promise more of a card than it has (a sum of the test's own), nor does the ledger; no
 slot has changed its owner; every container that starts gets what its pod's annotation says at that moment, unless that could not be
@@ -9,6 +9,7 @@ written; and the node never shows less than its pods request.
 from __future__ import annotations
 
 import dataclasses
+import json
 import random
 from collections import Counter
 from typing import Any
@@ -24,7 +25,7 @@ from tests.unit.device_plugin.bench import CARD_A, CARD_B, CARD_MIB, MIB, Bench,
 STEPS = 150
 ACTIONS = (
     *("bind",) * 6, *("start",) * 6, *("end",) * 3, *("restart",) * 2, *("collect",) * 2,
-    *("reap",) * 2, "force", "vanish", "kill", "kubelet", "sick", "recover", "refuse", "take", *("haunt",) * 2,
+    *("reap",) * 2, "force", "vanish", "kill", "kubelet", "sick", "recover", "refuse", "take", *("haunt",) * 2, *("quota",) * 3,
 )  # fmt: skip
 
 
@@ -37,7 +38,7 @@ class Storm:
         self.owners: dict[str, str] = {}
         self.refused = 0
         self.number = 0
-        self.living: dict[int, tuple[str, list[region.GpuQuota]]] = {}  # pid -> pod UID and what its page says
+        self.living: dict[int, tuple[str, Created]] = {}  # pid -> pod UID and container
         self.pids: dict[str, int] = {}
         self.refusing = False
         self.annotate, bench.cluster.annotate_pod = bench.cluster.annotate_pod, self._annotate  # type: ignore[method-assign]
@@ -89,7 +90,8 @@ class Storm:
         self._lives(found, created)
         self.bench.settle()
         (gpu,) = created.gpus
-        if not self.refusing:
+        status = self.bench.cluster.annotations(found).get(wire.QUOTA_STATUS_ANNOTATION, "")
+        if not self.refusing and '"changing"' not in status:
             ((assignment,),) = wire.decode_segments(self.bench.cluster.annotations(found)[wire.POD_IDS_ANNOTATION])
             assert (gpu.uuid, gpu.memory_limit_bytes) == (assignment.uuid, assignment.memory_mib * MIB)
         assert ("/dev/nvidia0" in created.devices, "/dev/nvidia1" in created.devices) == (gpu.uuid == CARD_A, gpu.uuid == CARD_B)
@@ -103,7 +105,7 @@ class Storm:
         if uid not in self.pids:
             self.pids[uid] = 1000 + len(self.pids)
             self.bench.process(self.pids[uid], created.slot)
-        self.living[self.pids[uid]] = (uid, created.gpus)
+        self.living[self.pids[uid]] = (uid, created)
 
     def _dies(self, uid: str) -> None:
         pid = self.pids.get(uid, 0)
@@ -153,6 +155,12 @@ class Storm:
         self.refusing = False
         self.bench.clock.advance(1.5 * REJECTED_PAUSES.most_seconds)
 
+    def _quota(self) -> None:
+        for found in self._some():
+            request = {"uid": found["metadata"]["uid"], "tier": self.random.choice(["small", "medium", "large", "xlarge"])}
+            annotations = {**self.bench.cluster.annotations(found), wire.QUOTA_ANNOTATION: json.dumps(request)}
+            self.bench.cluster.change(found, annotations=annotations)
+
     def _vanish(self) -> None:
         for found in self._some(lambda uid: uid in self.bench.plugin.bookings.ledger.bookings):
             self.bench.cluster.change(found, annotations={})
@@ -191,7 +199,8 @@ class Storm:
     def check(self) -> None:
         bookings = self.bench.plugin.bookings
         promised: Counter[str] = Counter()
-        for _, gpus in self.living.values():
+        for _, created in self.living.values():
+            gpus = region.read_config(self.bench.settings.slots_dir / created.slot).gpus
             promised.update({gpu.uuid: gpu.memory_limit_bytes // MIB for gpu in gpus})
         assert not [card for card, memory_mib in promised.items() if memory_mib > CARD_MIB], promised
         for ledger in state.card_ledgers(self.bench.cards.cards, bookings.ledger.bookings.values(), bookings.terms):

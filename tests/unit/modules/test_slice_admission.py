@@ -28,7 +28,8 @@ def larger_small() -> dict[str, Any]:
 
 def test_a_tier_is_admitted_with_what_the_scheduler_books() -> None:
     data = admission_data([catalogue()], **WHO)
-    assert data["xlarge"] == "65536,80" and data["_schedulers"] == "volcano" and data["_writers"] == "a b"
+    assert data["xlarge"] == "65536,80" and data["_schedulers"] == "volcano" and data["_writers"] == "a b" and data["_operators"] == ""
+    assert admission_data([catalogue()], **WHO, operators=["d", "c"])["_operators"] == "c d"
 
 
 def test_both_numbers_of_a_tier_are_admitted_while_catalogues_differ() -> None:

@@ -78,11 +78,12 @@ class TestRendering:
         assert one(rendered["slice_tiers.yaml"], "Namespace") == one(rendered["vgpu_device_plugin.yaml"], "Namespace")
 
     def test_nodes_are_labelled_by_their_way_and_policies_come_where_asked(self, tmp_path: Path) -> None:
-        documents = render(tmp_path, gpu_node_enforcement="mig", slice_tiers_policies_enabled="true")
+        documents = render(tmp_path, gpu_node_enforcement="mig", slice_tiers_policies_enabled="true", slice_tiers_policies_operators="olga")
         assert {node["metadata"]["labels"]["tenfold.dev/enforcement"] for node in documents["vgpu_device_plugin_nodes.yaml"]} == {"mig"}
         kinds = [document["kind"] for document in documents["slice_tiers_policies.yaml"]]
         assert kinds.count("ValidatingAdmissionPolicy") == kinds.count("ValidatingAdmissionPolicyBinding") == 2
-        assert one(documents["slice_tiers_policies.yaml"], "ConfigMap")["data"]["small"] == "8192,10"
+        data = one(documents["slice_tiers_policies.yaml"], "ConfigMap")["data"]
+        assert (data["small"], data["_operators"]) == ("8192,10", "olga")
 
 
 class TestTheDaemonSet:

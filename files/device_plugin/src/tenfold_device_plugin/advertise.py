@@ -113,6 +113,14 @@ class Advertiser:
         self.node = self._cluster.set_node_condition(self._node_name, condition)
         return True
 
+    def shows_at_most(self, capacity: Capacity) -> bool:
+        """Whether the node offers no more than this, as far as we have seen."""
+        allocatable = (self.node or {"status": {}})["status"].get("allocatable")
+        return (
+            _amount(allocatable, wire.RESOURCE_MEMORY) <= capacity.memory_mib
+            and _amount(allocatable, wire.RESOURCE_CORES) <= capacity.cores_percent
+        )
+
     def look_again_seconds(self) -> float | None:
         """When there is something to write even if nothing changes: the next heartbeat, or an allocatable that has lagged too long."""
         if self._last_heartbeat is None:

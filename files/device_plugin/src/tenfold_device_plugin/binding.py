@@ -140,10 +140,7 @@ class Binder:
             holder = owner_of(ids, self.parts.pod_resources.holders())
             uid, pod = self._identify(holder, slots)
             booking = self._booking_for(uid, pod, holder.container, any(slot.owner_uid == uid for slot in slots), deadline)
-            share = booking.container(holder.container)
-            if share is None:
-                raise PermanentRefusal("no_share", f"container {holder.container!r} holds ids, but the scheduler books nothing for it")
-            self._open_slots(ids, holder, uid, pod, share)
+            self._open_slots(ids, holder, uid, pod, booking)
         except Refused as refusal:
             self.bookings.reporter.refused(pod, refusal, start=True, container=holder.container if holder else None)
             raise
@@ -234,8 +231,11 @@ class Binder:
                 return f"card {uuid!r}, which it was booked on, is out of service: {cards[uuid].fault}"
         return ""
 
-    def _open_slots(self, ids: Sequence[str], holder: Holder, uid: str, pod: JsonObject | None, share: ContainerShare) -> None:
+    def _open_slots(self, ids: Sequence[str], holder: Holder, uid: str, pod: JsonObject | None, booking: Booking) -> None:
         with self.bookings.changed:
+            share = self.bookings.ledger.bookings.get(uid, booking).enforced(holder.container)  # its quota may have changed just now
+            if share is None:
+                raise PermanentRefusal("no_share", f"container {holder.container!r} holds ids, but the scheduler books nothing for it")
             slots = self._slots_for(ids, holder, uid, pod)
             nvidia = self._nvidia()
             claimed = [slot if slot.owner_uid else slot.owned_by(uid, holder.namespace, holder.pod, holder.container) for slot in slots]
@@ -296,14 +296,18 @@ class Binder:
         metadata = pod["metadata"]
         return all((metadata["namespace"], metadata["name"], request.name) in holders for request in requests if request.request.number)
 
-    def rewrite_pages(self, uid: str) -> int:
-        """Put the ledger's quotas of a running pod in force again; how many pages were written. Errors: Refused."""
+    def rewrite_pages(self, uid: str, containers: Sequence[ContainerShare] | None = None) -> int:
+        """Put these quotas, else the ledger's, in force in the pages that a pod's containers have; how many. A start writes the others.
+
+        Errors: Refused.
+        """
         with self.bookings.changed:
             booking = self.bookings.ledger.bookings.get(uid)
-            written = 0
-            for slot in self.bookings.ledger.slots_of_pod(uid) if booking else []:
-                share = booking.container(slot.owner_container) if booking else None
-                if share is not None:
-                    self.parts.pages.rewrite(slot.name, share.shares)
-                    written += 1
-            return written
+            if containers is None and booking is not None:
+                containers = [share for each in booking.containers if (share := booking.enforced(each.name))]
+            shares = {container.name: container.shares for container in containers or ()}
+            slots = [slot for slot in self.bookings.ledger.slots_of_pod(uid) if slot.owner_container in shares]
+            written = [slot for slot in slots if self.parts.pages.exists(slot.name)]
+            for slot in written:
+                self.parts.pages.rewrite(slot.name, shares[slot.owner_container])
+            return len(written)

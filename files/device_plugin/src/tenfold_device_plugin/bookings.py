@@ -24,7 +24,7 @@ from .pages import Pages
 from .reports import Reporter
 from .scan import Inventory
 from .settings import Settings
-from .state import Booking, ContainerShare, JsonObject, Slot, Terms, effective_request, is_leaving, is_terminal
+from .state import CHANGING, Booking, ContainerShare, JsonObject, Slot, Terms, effective_request, is_leaving, is_terminal
 from .tenants import Tenants
 from .workqueue import NODE, pod_key
 
@@ -208,9 +208,19 @@ class Bookings:
 
         Errors: Refused, LedgerError. The caller holds the lock.
         """
+        if booking.quota is not None and booking.quota.phase == CHANGING:
+            self._touch(pod_key(booking.uid))
+            raise Refused("waiting", "waits for the change of its quota to end")
         again = decide_again(pod, booking, container, self._node(), self.ledger.bookings.values(), self._leaving(), patient)
         self._keep(pod, again)
         return again
+
+    def put_quota(self, booking: Booking) -> None:
+        """Keep a booking whose quota is another one. Errors: LedgerError. The caller holds the lock."""
+        self.ledger.put_booking(booking)
+        self._touch(pod_key(booking.uid))
+        self._touch(NODE)
+        self.changed.notify_all()
 
     def _node(self) -> Node:
         groups = {uid: group for uid, pod in self.pods.items() if (group := group_of(pod))}

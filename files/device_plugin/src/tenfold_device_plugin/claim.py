@@ -7,17 +7,30 @@ ledger. A claim that no longer fits waits for pods that are leaving, or moves to
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ._domain import fit, wire
 from ._domain.errors import TierError, WireError
 from ._domain.slices import SliceRequest
+from ._domain.tiers import Tier
 from .errors import PermanentRefusal, Refused
-from .state import Booking, Card, ContainerShare, JsonObject, Share, Terms, card_ledgers, effective_request
+from .state import Booking, Card, ContainerShare, JsonObject, Quota, Share, Terms, card_ledgers, effective_request
 
-__all__ = ["Node", "asks_for_slice", "decide", "decide_again", "desired_annotations", "group_of"]
+__all__ = [
+    "Node",
+    "asks_for_slice",
+    "claimed_cards",
+    "decide",
+    "decide_again",
+    "desired_annotations",
+    "granted",
+    "group_of",
+    "overbooked",
+    "tier_name",
+]
 
 MIRROR_ANNOTATION = "kubernetes.io/config.mirror"  # the API's picture of a static pod
 MOVE_POLICY = "binpack"
@@ -65,13 +78,13 @@ def decide(pod: JsonObject, node: Node, bookings: Iterable[Booking], leaving_uid
     if claim is not None:
         runs = (pod.get("status") or {}).get("phase") == "Running"  # a record that was lost does not move it off a card that is sick
         ledgers = card_ledgers([replace(card, fault="") for card in node.cards] if runs else node.cards, others, node.terms)
-        _check_claim(claim, requests, ledgers)
-        overbooked = _overbooked(claim, ledgers)
-        if not overbooked:
+        _check_claim(claim, requests, ledgers, _quota_numbers(pod, node.terms))
+        excess = overbooked(claim, ledgers)
+        if not excess:
             return _booking(pod, node, requests, claim, "annotation")
         staying = card_ledgers(node.cards, [booking for booking in others if booking.uid not in leaving_uids], node.terms)
-        if patient and not _overbooked(claim, staying):
-            raise Refused("waiting", f"waits for a terminating pod: {overbooked}")
+        if patient and not overbooked(claim, staying):
+            raise Refused("waiting", f"waits for a terminating pod: {excess}")
     segments = _placed(pod, node, [container.request for container in requests], others, leaving_uids, patient)
     return _booking(pod, node, requests, segments, "limits" if claim is None else "moved")
 
@@ -92,6 +105,9 @@ def decide_again(
     request = next((each.request for each in _requests(pod, node) if each.name == container_name), None)
     if request is None:
         raise PermanentRefusal("no_share", f"container {container_name!r} requests no slice")
+    had = booking.container(container_name)
+    if booking.quota is not None and had is not None and had.shares:  # not what its object says: what it was given since
+        request = replace(request, memory_mib=had.shares[0].memory_mib, cores_percent=had.shares[0].cores_percent)
     siblings = replace(booking, containers=tuple(each for each in booking.containers if each.name != container_name))
     others = [*(each for each in bookings if each.uid != booking.uid), siblings]
     segment = _placed(pod, node, [request], others, leaving_uids, patient)[0]
@@ -138,7 +154,66 @@ def desired_annotations(pod: JsonObject, booking: Booking, node_name: str) -> di
         patch[wire.POD_NODE_ANNOTATION] = node_name
     if found.get(wire.POD_BIND_PHASE_ANNOTATION) != wire.BIND_PHASE_SUCCESS:
         patch[wire.POD_BIND_PHASE_ANNOTATION] = wire.BIND_PHASE_SUCCESS
+    if booking.quota is not None and found.get(wire.QUOTA_STATUS_ANNOTATION) != _quota_status(booking, booking.quota):
+        patch[wire.QUOTA_STATUS_ANNOTATION] = _quota_status(booking, booking.quota)
     return patch
+
+
+def _quota_status(booking: Booking, quota: Quota) -> str:
+    """Which request, what became of it, and what is in force (while it changes: what was)."""
+    containers = {container.name: [asdict(share) for share in container.shares] for container in quota.before or booking.containers}
+    status = {"request": quota.request, "phase": quota.phase, "message": quota.message, "tier": booking.tier, "containers": containers}
+    return json.dumps(status, sort_keys=True)
+
+
+def granted(terms: Terms, request: wire.QuotaRequest, share: Share) -> Share:
+    """The share as a request for another quota wants it. Errors: Refused when no catalogue is known or it does not allow these numbers."""
+    if terms.catalogue is None:
+        raise Refused("no_catalogue", "this node obeys no tier catalogue yet")
+    try:
+        tier: Tier = (
+            terms.catalogue.tier(request.tier)
+            if request.tier
+            else terms.catalogue.tier_for(
+                None,
+                share.memory_mib if request.memory_mib is None else request.memory_mib,
+                share.cores_percent if request.cores_percent is None else request.cores_percent,
+            )
+        )
+    except TierError as error:
+        raise Refused("tier", f"catalogue {terms.revision}: {error}") from error
+    return Share(share.uuid, tier.memory_mib, tier.reserved_cores_percent, tier.limit_cores_percent, tier.mode, tier.priority)
+
+
+def claimed_cards(pod: JsonObject) -> frozenset[str]:
+    """The cards that the scheduler's annotation names; empty where it names none."""
+    text = ((pod.get("metadata") or {}).get("annotations") or {}).get(wire.POD_IDS_ANNOTATION)
+    try:
+        return frozenset(assignment.uuid for segment in wire.decode_segments(text or "") for assignment in segment)
+    except WireError:
+        return frozenset()
+
+
+def _quota_numbers(pod: JsonObject, terms: Terms) -> Callable[[str, wire.Assignment], tuple[int, int] | None]:
+    """What the operator's request in the pod's annotation, if any, grants a container of a card, in place of its limits.
+
+    For a ledger that was lost: it is carried out in any case.
+    """
+    text = ((pod.get("metadata") or {}).get("annotations") or {}).get(wire.QUOTA_ANNOTATION)
+
+    def numbers(container: str, asked: wire.Assignment) -> tuple[int, int] | None:
+        try:
+            request = wire.decode_quota(text or "", _uid(pod))
+            share = granted(terms, request, Share(asked.uuid, asked.memory_mib, asked.cores_percent, 0))
+        except WireError:
+            return None
+        except Refused as refusal:
+            if refusal.reason == "no_catalogue":
+                raise
+            return None
+        return (share.memory_mib, share.cores_percent) if request.container in ("", container) else None
+
+    return numbers
 
 
 def _says(annotation: str | None, booking: Booking) -> bool:
@@ -221,9 +296,12 @@ def _was_bound(pod: JsonObject) -> bool:
 
 
 def _check_claim(
-    claim: Sequence[Sequence[wire.Assignment]], requests: Sequence[wire.RequestingContainer], ledgers: Sequence[fit.CardLedger]
+    claim: Sequence[Sequence[wire.Assignment]],
+    requests: Sequence[wire.RequestingContainer],
+    ledgers: Sequence[fit.CardLedger],
+    quota_numbers: Callable[[str, wire.Assignment], tuple[int, int] | None],
 ) -> None:
-    """Errors: Refused("forged") unless every segment is exactly what its container's limits ask for."""
+    """Errors: Refused("forged") unless every segment is exactly what its container's limits, or an operator, ask for."""
     if len(claim) != len(requests):
         raise Refused(
             "forged", f"{wire.POD_IDS_ANNOTATION} has {len(claim)} segments, expected {len(requests)}, one a requesting container"
@@ -236,7 +314,8 @@ def _check_claim(
         for assignment in segment:
             memory = request.memory_on(totals.get(assignment.uuid, assignment.memory_mib))
             claimed, asked = (assignment.memory_mib, assignment.cores_percent), (memory, request.cores_percent)
-            if claimed != asked:
+            given = quota_numbers(container.name, wire.Assignment(assignment.uuid, assignment.type, *asked))
+            if claimed not in (asked, given):
                 raise Refused(
                     "forged",
                     f"container {container.name!r} has {claimed[0]} MiB and {claimed[1]} percent of card {assignment.uuid!r} "
@@ -244,7 +323,7 @@ def _check_claim(
                 )
 
 
-def _overbooked(claim: Iterable[Iterable[wire.Assignment]], ledgers: Sequence[fit.CardLedger]) -> str:
+def overbooked(claim: Iterable[Iterable[wire.Assignment]], ledgers: Sequence[fit.CardLedger]) -> str:
     """Why the claim does not fit on top of what is booked; empty when it does.
 
     Looks at what a card physically has. The scheduler's rules of exclusive use are its own business: it has applied them.
@@ -284,11 +363,11 @@ def _booking(
         )
         for container, segment in zip(requests, segments)
     )
-    tier = _tier_name(node.terms, label, containers)
+    tier = tier_name(node.terms, label, containers)
     return Booking(_uid(pod), metadata["namespace"], metadata["name"], tier, node.terms.revision, source, containers)
 
 
-def _tier_name(terms: Terms, label: str, containers: Sequence[ContainerShare]) -> str:
+def tier_name(terms: Terms, label: str, containers: Sequence[ContainerShare]) -> str:
     """The tier whose numbers and limit the pod's first share has, the labelled one if it is among them; empty for custom numbers.
 
     A label that does not agree with the numbers says nothing, here as in ``tier_for``.

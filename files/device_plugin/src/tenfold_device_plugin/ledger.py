@@ -17,7 +17,7 @@ from typing import Any
 from ._domain import files
 from ._domain.tiers import DEFAULT_MODE
 from .errors import LedgerError
-from .state import Booking, ContainerShare, Share, Slot
+from .state import Booking, ContainerShare, Quota, Share, Slot
 
 __all__ = ["Ledger"]
 
@@ -155,6 +155,8 @@ _OPTIONAL = {"mode": DEFAULT_MODE, "priority": 0}
 
 def _booking_row(booking: Booking) -> dict[str, Any]:
     row = asdict(booking)
+    if booking.quota is None:
+        del row["quota"]
     for container in row["containers"]:
         container["shares"] = [
             {key: value for key, value in share.items() if value != _OPTIONAL.get(key, NotImplemented)} for share in container["shares"]
@@ -163,11 +165,13 @@ def _booking_row(booking: Booking) -> dict[str, Any]:
 
 
 def _booking(row: Mapping[str, Any]) -> Booking:
-    containers = tuple(
-        ContainerShare(name=container["name"], shares=tuple(Share(**_known(Share, share)) for share in container["shares"]))
-        for container in row["containers"]
-    )
-    return Booking(**{**_known(Booking, row), "containers": containers})
+    found = row.get("quota")
+    quota = Quota(**{**_known(Quota, found), "before": _shares(found["before"]), "wanted": _shares(found["wanted"])}) if found else None
+    return Booking(**{**_known(Booking, row), "containers": _shares(row["containers"]), "quota": quota})
+
+
+def _shares(rows: Iterable[Mapping[str, Any]]) -> tuple[ContainerShare, ...]:
+    return tuple(ContainerShare(row["name"], tuple(Share(**_known(Share, share)) for share in row["shares"])) for row in rows)
 
 
 def _slot(row: Mapping[str, Any]) -> Slot:

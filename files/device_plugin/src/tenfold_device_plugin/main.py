@@ -37,6 +37,7 @@ from .neighbourhood import Neighbourhood
 from .pages import Pages
 from .podresources import KubeletPodResources, PodResources
 from .processes import Processes
+from .quotas import Quotas
 from .reports import Reporter
 from .scan import CardSource, Inventory, open_source
 from .serve import Endpoint, Service
@@ -87,7 +88,7 @@ class Plugin:
         self.collector = Collector(self.binder)
         self.advertiser = Advertiser(cluster, clock, settings.node_name, settings.heartbeat_seconds)
         catalogues = Catalogues(cluster, settings.namespace, settings.catalogue_dir)
-        self.writer = Writer(self.queue, clock, cluster, self.bookings, self.advertiser, catalogues, self.reporter)
+        self.writer = Writer(self.queue, clock, cluster, self.bookings, Quotas(self.binder), self.advertiser, catalogues, self.reporter)
         self.neighbourhood = Neighbourhood(self.pages, clock, source.use)
         self.gpu_times = GpuTimes(self.pages, clock, source, processes)
         self.registration = Duties(clock, STEP_SECONDS, [Duty("registration", self._register)])

@@ -101,6 +101,9 @@ class Pages:
             os.truncate(path, region.STATE_BYTES)
         return max(0, surplus)
 
+    def exists(self, slot: str) -> bool:
+        return (self.folder(slot) / "config").exists()
+
     def remove(self, slot: str) -> None:
         """Errors: OSError; a folder that is not there is fine."""
         folder = self.folder(slot)

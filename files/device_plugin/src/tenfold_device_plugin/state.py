@@ -7,7 +7,7 @@ Owns what a booking and a slot are, how much of a card is booked, what capacity 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,13 +17,18 @@ from ._domain.quantities import parse_integer
 from ._domain.tiers import DEFAULT_MODE, Catalogue
 
 __all__ = [
+    "CHANGING",
+    "DONE",
+    "REFUSED",
     "Booking",
     "Capacity",
     "Card",
     "ContainerShare",
+    "Quota",
     "Share",
     "Slot",
     "Terms",
+    "between",
     "capacity",
     "card_ledgers",
     "card_of_id",
@@ -38,6 +43,7 @@ __all__ = [
 
 JsonObject = Mapping[str, Any]
 
+CHANGING, DONE, REFUSED = "changing", "done", "refused"  # phases of a quota
 IDS_PER_SLICE = 2  # a terminating pod keeps its ids until its containers are gone; the ledger limits, not the ids
 
 
@@ -99,10 +105,45 @@ class ContainerShare:
 
 
 @dataclass(frozen=True)
+class Quota:
+    """What became of the newest request for another quota, which is kept in the words of its annotation.
+
+    ``before`` and ``wanted`` are known while ``phase`` is CHANGING: the booking's own shares are then the larger of each number.
+    """
+
+    request: str
+    phase: str
+    message: str = ""
+    before: tuple[ContainerShare, ...] = ()
+    wanted: tuple[ContainerShare, ...] = ()
+
+
+def between(
+    choose: Callable[[int, int], int], before: Iterable[ContainerShare], wanted: Iterable[ContainerShare]
+) -> tuple[ContainerShare, ...]:
+    """``choose`` (min or max) of each number of two bookings of the same containers and cards; the rest is as before."""
+    return tuple(
+        ContainerShare(
+            old.name,
+            tuple(
+                replace(
+                    a,
+                    memory_mib=choose(a.memory_mib, b.memory_mib),
+                    cores_percent=choose(a.cores_percent, b.cores_percent),
+                    limit_cores_percent=choose(a.limit_cores_percent or 100, b.limit_cores_percent or 100),
+                )
+                for a, b in zip(old.shares, new.shares)
+            ),
+        )
+        for old, new in zip(before, wanted)
+    )
+
+
+@dataclass(frozen=True)
 class Booking:
     """What a pod has on this node. ``source`` is "annotation", "limits" or "moved"; ``revision`` the catalogue's hash8.
 
-    The shares are what is in force: a live quota would change them, while the pod's requests stay what they are in its object.
+    The shares are what the pod takes of its cards: a live quota changes them, while the requests stay what they are in its object.
     """
 
     uid: str
@@ -112,6 +153,7 @@ class Booking:
     revision: str
     source: str
     containers: tuple[ContainerShare, ...]
+    quota: Quota | None = None
 
     def segments(self) -> list[list[wire.Assignment]]:
         return [
@@ -121,6 +163,12 @@ class Booking:
 
     def container(self, name: str) -> ContainerShare | None:
         return next((container for container in self.containers if container.name == name), None)
+
+    def enforced(self, name: str) -> ContainerShare | None:
+        """What the container's page may promise: while a quota changes, the smaller of each number."""
+        if self.quota is None or self.quota.phase != CHANGING:
+            return self.container(name)
+        return next((container for container in between(min, self.quota.before, self.quota.wanted) if container.name == name), None)
 
     @property
     def cards(self) -> frozenset[str]:

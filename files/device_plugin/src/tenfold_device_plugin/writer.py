@@ -1,11 +1,11 @@
 """The only writer of this node's pods, node object and events: one key at a time, most urgent first.
 
 Owns what each key means and what an answer of the API server does to it. Keys: ``node`` (annotations, resources), ``tiers`` (the catalogue
-that the node is told to obey), ``pod/<uid>`` (assignment of a booked pod), ``event/<uid>`` (news of a pod). Each compares what is with what
-should be and writes the difference, so that a lost change, a restart and a second look are the same. Three things go wrong: the object is
-another one (Conflict: look again), the server is away (ClusterUnavailable: later), the server refuses this write for good (Rejected: told
-by event, metric and log, the same news once, and tried again at long intervals). When a key is due is ``workqueue``'s; nothing here waits
-for the kubelet.
+that the node is told to obey), ``pod/<uid>`` (assignment and quota of a booked pod), ``event/<uid>`` (news of a pod). Each compares what is
+with what should be and writes the difference, so that a lost change, a restart and a second look are the same. Three things go wrong: the
+object is another one (Conflict: look again), the server is away (ClusterUnavailable: later), the server refuses this write for good
+(Rejected: told by event, metric and log, the same news once, and tried again at long intervals). When a key is due is ``workqueue``'s;
+nothing here waits for the kubelet.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from .clock import Clock
 from .cluster import Change, Cluster
 from .duties import FORESEEN, words_of_error
 from .errors import Conflict, Rejected
+from .quotas import Quotas
 from .reports import Reporter
-from .state import capacity, register_records
+from .state import Capacity, capacity, register_records
 from .workqueue import EVENT, NODE, POD, TIERS, Budget, Pauses, WorkQueue
 
 __all__ = ["BUDGETS", "Writer"]
@@ -60,6 +61,7 @@ class Writer:
         clock: Clock,
         cluster: Cluster,
         bookings: Bookings,
+        quotas: Quotas,
         advertiser: Advertiser,
         catalogues: Catalogues,
         reporter: Reporter,
@@ -68,6 +70,7 @@ class Writer:
         self._clock = clock
         self._cluster = cluster
         self._bookings = bookings
+        self._quotas = quotas
         self._advertiser = advertiser
         self._catalogues = catalogues
         self._reporter = reporter
@@ -132,7 +135,7 @@ class Writer:
             return Done(told)
         with bookings.changed:
             records = register_records(cards, bookings.terms, self.in_service, bookings.counted_bookings())
-            shown = capacity(bookings.pods.values(), cards, bookings.live_bookings(), bookings.terms)
+            shown = self._capacity()
             all_booked = not bookings.unbooked()
         asked = self._advertiser.write(records, shown, all_booked)
         return Done(asked or told, self._advertiser.look_again_seconds())
@@ -155,8 +158,14 @@ class Writer:
         asked = pod is not None and in_doubt_seconds == 0
         if pod is not None and asked:
             self._bookings.confirm(uid, self._cluster.pod(pod["metadata"]["namespace"], pod["metadata"]["name"]))
+        quota_seconds = self._quotas.step(uid, lambda: self._advertiser.shows_at_most(self._capacity()))
         asked = self._write_assignment(uid) or asked
-        return Done(asked, self._bookings.in_doubt_seconds(uid))
+        return Done(asked, min((each for each in (self._bookings.in_doubt_seconds(uid), quota_seconds) if each is not None), default=None))
+
+    def _capacity(self) -> Capacity:
+        bookings = self._bookings
+        with bookings.changed:
+            return capacity(bookings.pods.values(), bookings.inventory.cards, bookings.live_bookings(), bookings.terms)
 
     def _write_assignment(self, uid: str) -> bool:
         repair = self._bookings.annotation_repair(uid)
@@ -169,7 +178,7 @@ class Writer:
         missing = sorted(key for key, value in patch.items() if (answer["metadata"].get("annotations") or {}).get(key) != value)
         if missing:
             raise Rejected(f"the API server took the annotations and answers without {', '.join(missing)}: a webhook takes them away")
-        if wire.POD_IDS_ANNOTATION in patch:
+        if wire.POD_IDS_ANNOTATION in patch and wire.QUOTA_STATUS_ANNOTATION not in patch:
             self._reporter.repairs += 1
             words = f"wrote its assignment back: {patch[wire.POD_IDS_ANNOTATION]}"
             log.of_pod(logging.WARNING, words, metadata["namespace"], metadata["name"], uid)
