@@ -119,11 +119,30 @@ static bool is_ready(const struct sim_state *state, const struct sim_channel *ch
     return channel->live && !item->is_held && (!item->after || timeline_is_done(state, index, item->after - 1));
 }
 
+/* With one queue for all streams: the first piece that is no marker. */
+static void refresh_queue(struct sim_channel *channel, int64_t at_ns)
+{
+    channel->running = 0;
+    for (; channel->completed < channel->submitted; channel->completed++) {
+        struct sim_item *item = item_of(channel, channel->completed);
+        if (item->remaining_ns) {
+            channel->run[channel->running++] = channel->completed;
+            return;
+        }
+        item->end_ns = at_ns;
+        item->is_done = true;
+    }
+}
+
 /* Finds what may run, in order of submission, and passes the markers that nothing stands before. */
 static void refresh(struct sim_state *state, uint32_t index, int64_t at_ns)
 {
     struct sim_channel *channel = &state->channels[index];
-    const uint32_t most = !timeline_has_streams(state) ? 1 : (uint32_t)least(state->time.streams_overlap, SIM_OVERLAP_MAX);
+    const uint32_t most = (uint32_t)least(state->time.streams_overlap, SIM_OVERLAP_MAX);
+    if (!timeline_has_streams(state)) {
+        refresh_queue(channel, at_ns);
+        return;
+    }
     struct ahead ahead = {.has_legacy = false};
     channel->running = 0;
     for (uint64_t ticket = channel->completed; ticket < channel->submitted && channel->running < most; ticket++) {
@@ -329,10 +348,13 @@ int timeline_submit(struct sim_state *state, uint32_t index, const struct sim_it
     const bool is_recycled = ticket >= SIM_RING_ITEMS;
     *ret_evicted_cookie = is_recycled ? item->cookie : 0;
     *ret_evicted_end_ns = is_recycled ? item->end_ns : 0;
-    *item = *work;
-    if (!timeline_has_streams(state))
-        *item = (struct sim_item){.remaining_ns = work->remaining_ns, .cookie = work->cookie};
-    item->stream %= SIM_STREAMS_MAX;
+    if (timeline_has_streams(state)) {
+        *item = *work;
+        item->stream %= SIM_STREAMS_MAX;
+    } else { /* the rest is not looked at: launches are many */
+        item->remaining_ns = work->remaining_ns;
+        item->cookie = work->cookie;
+    }
     item->sequence = state->next_sequence++;
     item->is_done = false;
     channel->submitted++;

@@ -205,8 +205,12 @@ void heap_move_managed(CUdeviceptr address, uint64_t bytes, bool is_to_card)
         const uint64_t block_bytes = g_driver.machine.state->memory.block_bytes;
         uint64_t wanted_bytes = (address - entry->address + bytes + block_bytes - 1) / block_bytes * block_bytes;
         wanted_bytes = wanted_bytes < entry->allocated_bytes ? wanted_bytes : entry->allocated_bytes;
-        while (entry->reserved_bytes < wanted_bytes && driver_take_memory(entry->card, least(block_bytes, wanted_bytes - entry->reserved_bytes)) == CUDA_SUCCESS)
-            entry->reserved_bytes += least(block_bytes, wanted_bytes - entry->reserved_bytes);
+        while (entry->reserved_bytes < wanted_bytes) {
+            const uint64_t more_bytes = least(block_bytes, wanted_bytes - entry->reserved_bytes);
+            if (driver_take_memory(entry->card, more_bytes) != CUDA_SUCCESS)
+                break; /* the rest stays with the host */
+            entry->reserved_bytes += more_bytes;
+        }
     }
     driver_unlock();
 }

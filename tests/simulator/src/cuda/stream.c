@@ -1,7 +1,7 @@
 /* stream.c - streams, and waiting for the simulated engine.
  *
- * All streams of a process feed one queue per card, in call order or each in its own (timeline.h); a stream remembers its newest ticket. Waiting sleeps until the end
- * that the timeline foretells and looks again, because another tenant may have come in between; it never spins.
+ * All streams of a process feed one queue per card, in call order or each in its own (timeline.h); a stream remembers its newest ticket.
+ * Waiting sleeps until the end that the timeline foretells and looks again, because another tenant may have come in between; it never spins.
  * Threads: last_ticket and events change under state_lock(). Next: capture.c for streams that capture. */
 #include <errno.h>
 #include <sys/prctl.h>
@@ -182,13 +182,13 @@ static int submit(CUstream stream, const struct sim_item *work, CUevent event, u
     return 0;
 }
 
-static CUresult submit_or_wait(CUstream stream, struct sim_item work, CUevent event, bool is_launch)
+static CUresult submit_or_wait(CUstream stream, struct sim_item *work, CUevent event, bool is_launch)
 {
     CUcontext context = stream->context;
-    work.cookie = (uint64_t)(uintptr_t)event;
-    work.stream = (uint32_t)(stream->head.id % SIM_STREAMS_MAX);
-    work.is_legacy = stream == context->legacy_stream;
-    work.is_blocking = stream->is_blocking && !work.is_legacy;
+    work->cookie = (uint64_t)(uintptr_t)event;
+    work->stream = (uint32_t)(stream->head.id % SIM_STREAMS_MAX);
+    work->is_legacy = stream == context->legacy_stream;
+    work->is_blocking = stream->is_blocking && !work->is_legacy;
     for (;;) {
         uint64_t ticket;
         state_lock(&g_driver.machine);
@@ -196,7 +196,7 @@ static CUresult submit_or_wait(CUstream stream, struct sim_item work, CUevent ev
             state_unlock(&g_driver.machine);
             return context->is_alive ? context_error(context) : (CUresult)CUDA_ERROR_CONTEXT_IS_DESTROYED;
         }
-        int error = submit(stream, &work, event, &ticket);
+        int error = submit(stream, work, event, &ticket);
         if (!error && is_launch)
             g_driver.machine.slot->launches[context->card]++;
         state_unlock(&g_driver.machine);
@@ -208,12 +208,12 @@ static CUresult submit_or_wait(CUstream stream, struct sim_item work, CUevent ev
 
 CUresult stream_submit(CUstream stream, int64_t duration_ns, CUevent event, bool is_launch)
 {
-    return submit_or_wait(stream, (struct sim_item){.remaining_ns = duration_ns}, event, is_launch);
+    return submit_or_wait(stream, &(struct sim_item){.remaining_ns = duration_ns}, event, is_launch);
 }
 
 CUresult stream_submit_waiting(CUstream stream, uint64_t after, bool is_held)
 {
-    return submit_or_wait(stream, (struct sim_item){.after = after, .is_held = is_held}, NULL, false);
+    return submit_or_wait(stream, &(struct sim_item){.after = after, .is_held = is_held}, NULL, false);
 }
 
 void stream_release(CUcontext context, uint64_t epoch, uint64_t ticket_after)

@@ -187,7 +187,9 @@ static void streams_keep_their_orders(void)
     g_state->time.streams_overlap = 4;
     for (int i = 0; i < PIECES; i++) {
         const uint32_t stream = (uint32_t)below(STREAMS);
-        pieces[i] = (struct sim_item){.remaining_ns = below(4) ? below(300000) : 0, .stream = stream, .is_legacy = stream == 0, .is_blocking = stream < 3 && stream};
+        pieces[i] = (struct sim_item){.remaining_ns = below(4) ? below(300000) : 0, .stream = stream};
+        pieces[i].is_legacy = stream == 0;
+        pieces[i].is_blocking = stream == 1 || stream == 2;
         pieces[i].is_held = pieces[i].remaining_ns == 0 && below(4) == 0;
         pieces[i].after = i && below(5) == 0 ? tickets[below(i)] + 1 : 0;
         longest_ns += pieces[i].remaining_ns;
