@@ -403,6 +403,54 @@ say(new=take(1)[0], new_grown=grown(), new_used=used())
         )
         assert seen == {"result": OOM, "left": 40 * MIB}
 
+    @pytest.mark.parametrize("wait", ["cuStreamSynchronize(None)", "cuEventSynchronize(e)", "cuCtxSynchronize()"])
+    def test_what_was_freed_in_stream_order_is_given_back_when_its_stream_is_waited_for(
+        self, make_slot: Callable[..., Slot], wait: str
+    ) -> None:
+        """The books are right then, not only when the program asks or is refused: siblings and the node read them, too."""
+        slot = make_slot(memory_mib=512)
+        slot.machine.tool("set", "pool_has_pieces=1")
+        process = slot.start(
+            scripts.program(
+                f"""
+cuda.start()
+f, e = cuda.spin(), c.c_void_p()
+assert cuda.cuEventCreate(c.byref(e), c.c_uint(0)) == 0
+result, pointer = cuda.alloc(96 * MIB, "cuMemAllocAsync", 0)
+assert result == cuda.launch(f, 50000) == cuda.cuMemFreeAsync(pointer, None) == cuda.cuEventRecord(e, None) == cuda.{wait} == 0
+say()
+sys.stdin.readline()
+"""
+            )
+        )
+        assert process.stdout is not None
+        process.stdout.readline()
+        left_bytes = slot.used_bytes
+        process.communicate("\n")
+        assert (process.returncode, left_bytes) == (0, 0)
+
+    def test_an_empty_pool_of_a_process_that_rests_refuses_no_sibling(self, make_slot: Callable[..., Slot]) -> None:
+        slot = make_slot(memory_mib=512)
+        slot.machine.tool("set", "pool_has_pieces=1")
+        process = slot.start(
+            scripts.program(
+                """
+cuda.start()
+f = cuda.spin()
+result, pointer = cuda.alloc(480 * MIB, "cuMemAllocAsync", 0)
+time.sleep(3)  # the helper looks less and less often
+assert result == cuda.launch(f, 50000) == cuda.cuMemFreeAsync(pointer, None) == cuda.cuStreamSynchronize(None) == 0
+say()
+sys.stdin.readline()
+"""
+            )
+        )
+        assert process.stdout is not None
+        process.stdout.readline()
+        seen = scripts.run(slot, "cuda.start(); say(free=cuda.info()[0], result=cuda.alloc(400 * MIB)[0])")
+        process.communicate("\n")
+        assert (process.returncode, seen) == (0, {"free": 512 * MIB, "result": 0})
+
     def test_a_pool_that_the_driver_will_not_name_gives_out_nothing(self, make_slot: Callable[..., Slot]) -> None:
         """It would stay with the pool after the block is freed, charged to nobody."""
         slot = make_slot(memory_mib=512)

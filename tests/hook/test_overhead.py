@@ -120,6 +120,41 @@ def assert_books_equal(slot: Slot, *programs: Told) -> None:
     assert slot.used_bytes == truth(slot.machine, *programs)
 
 
+FIRST_CALLS = {
+    "alloc": "answer = cuda.alloc(1 * MIB)[0]",
+    "async": "answer = cuda.alloc(1 * MIB, 'cuMemAllocAsync', 0)[0]",
+    "physical": "h = c.c_uint64(); answer = cuda.cuMemCreate(c.byref(h), 2 * MIB, c.byref(AllocationProp(1, 0, Location(1, 0))), 0)",
+    "look": "answer = OUT_OF_MEMORY if cuda.info()[0] == 0 else cuda.info()[0]",
+}
+
+
+class TestTheFirstMoment:
+    """A context is there before the first call that asks or allocates: what it took is known by then, whatever the program does first."""
+
+    @pytest.mark.parametrize("first", FIRST_CALLS)
+    def test_a_slice_that_its_context_fills_is_full(self, make_slot: Callable[..., Slot], tell: Callable[..., Told], first: str) -> None:
+        told = tell(make_slot(memory_mib=CONTEXT))
+        assert told("cuda.start(); " + FIRST_CALLS[first]) == OOM
+
+    def test_so_it_is_beside_siblings_and_strangers(self, make_slot: Callable[..., Slot], tell: Callable[..., Told]) -> None:
+        slot, stranger = make_slot(memory_mib=2 * CONTEXT + 10), make_slot(memory_mib=2048)
+        tell(stranger)("cuda.start(); take(700 * MIB)")
+        one, other = tell(slot), tell(slot)
+        assert one("cuda.start(); answer = cuda.info()[0] // MIB") == CONTEXT + 10
+        assert other("cuda.start(); answer = cuda.info()[0] // MIB") == 10
+        assert other("answer = take(12 * MIB), take(10 * MIB)") == [OOM, 0]
+
+    def test_a_reserve_is_seen_before_anything_is_allocated(self, make_slot: Callable[..., Slot], tell: Callable[..., Told]) -> None:
+        told = tell(make_slot(memory_mib=2048, overhead_reserve_bytes=500 * MIB))
+        assert told("cuda.start(); answer = cuda.info()[0] // MIB") == 1548
+
+    def test_a_nvml_that_fails_holds_nothing_up_for_long(self, slot: Slot, tell: Callable[..., Told]) -> None:
+        slot.machine.tool("inject", "call", "--symbol", "nvmlInit_v2", "--error", "999", "--times", "forever")
+        began = time.monotonic()
+        assert tell()("cuda.start(); answer = take(2 * MIB)") == 0
+        assert time.monotonic() - began < 5
+
+
 class TestMeasured:
     def test_contexts_modules_and_small_blocks_are_charged_to_the_byte(self, slot: Slot, tell: Callable[..., Told]) -> None:
         one, other = tell(), tell()
@@ -442,7 +477,11 @@ class TestFindingOurselves:
         assert_books_equal(slot, told)
 
     def test_room_for_one_block_is_enough(self, slot: Slot, tell: Callable[..., Told]) -> None:
-        assert tell()("cuda.start(); answer = take(2045 * MIB)") == 0
+        told = tell()
+        failure = ("--error", "999", "--times", "forever", "--pid", str(told.process.pid))
+        slot.machine.tool("inject", "call", "--symbol", "nvmlDeviceGetComputeRunningProcesses", *failure)
+        assert told("cuda.start(); answer = take(2045 * MIB)") == 0
+        slot.machine.tool("inject", "clear")
         assert comes_true(lambda: slot.used_bytes == 2048 * MIB), slot.used_bytes
 
     def test_a_program_that_cannot_find_itself_for_long_does_so_in_the_end(self, slot: Slot, tell: Callable[..., Told]) -> None:

@@ -149,18 +149,20 @@ static bool start(void)
     return is_started;
 }
 
-void tf_helper_wake(void)
+bool tf_helper_wake(void)
 {
     uint32_t seen = atomic_load_explicit(&helper_state, memory_order_acquire);
     if (TF_LIKELY(seen == AWAKE || seen == IMPOSSIBLE))
-        return;
+        return seen == AWAKE;
     if (seen == NOT_STARTED && atomic_compare_exchange_strong(&helper_state, &seen, AWAKE)) {
-        if (!start())
+        bool is_started = start();
+        if (!is_started)
             atomic_store(&helper_state, IMPOSSIBLE);
-        return;
+        return is_started;
     }
     atomic_store(&helper_state, AWAKE);
     syscall(SYS_futex, &helper_state, FUTEX_WAKE | FUTEX_PRIVATE_FLAG, 1, NULL, NULL, 0);
+    return true;
 }
 
 static void forget(void)

@@ -8,6 +8,7 @@
 #include "memory/charge.h"
 #include "memory/graphs.h"
 #include "memory/growth.h"
+#include "memory/overhead.h"
 
 /* --- allocation ----------------------------------------------------------------------------------------------------------------- */
 
@@ -75,14 +76,11 @@ static bool current_pool(const struct tf_cuda *cuda, CUdevice device, CUmemoryPo
         && (cuda->cuDeviceGetMemPool(ret_pool, device) == CUDA_SUCCESS || cuda->cuDeviceGetMemPool(ret_pool, device) == CUDA_SUCCESS);
 }
 
-static CUresult allocate_with_lock(struct tf_container *container, const struct tf_cuda *cuda, const struct request *request)
+static CUresult allocate_with_lock(struct tf_container *container, const struct tf_cuda *cuda, const struct request *request, CUdevice device,
+    int gpu)
 {
-    CUdevice device = 0;
     CUmemoryPool handle = request->pool;
     struct tf_pool *pool = NULL;
-    int gpu = TF_DEVICE_UNKNOWN;
-    if (tf_device_ordinal(cuda, &device))
-        gpu = tf_device_of_ordinal(container, cuda, device);
     if (gpu >= 0 && (handle || current_pool(cuda, device, &handle)))
         pool = tf_pools_enter(container, cuda, handle, device, gpu);
     if (!pool)
@@ -103,8 +101,12 @@ static CUresult allocate(const struct tf_cuda *cuda, const struct request *reque
         return CUDA_ERROR_OUT_OF_MEMORY;
     if (stance != TF_ENFORCED || !request->pointer || tf_is_nested())
         return request->allocate(cuda, request->pointer, request->bytes, request->pool, request->stream);
+    CUdevice device = 0;
+    int gpu = tf_device_ordinal(cuda, &device) ? tf_device_of_ordinal(container, cuda, device) : TF_DEVICE_UNKNOWN;
+    if (gpu >= 0)
+        tf_overhead_know(container, gpu); /* before the lock; an error is one of the charge, too */
     tf_pools_lock();
-    CUresult result = allocate_with_lock(container, cuda, request);
+    CUresult result = allocate_with_lock(container, cuda, request, device, gpu);
     tf_pools_unlock();
     return result;
 }

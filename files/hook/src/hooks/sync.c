@@ -1,10 +1,11 @@
 /* sync.c - before the program or a stream waits, the stretch that is being measured ends; else waiting would be charged as work. So it does
  * before its stream goes: a driver may crash over the handle of a stream that is gone.
  *
- * Fast: without a core limit four loads, as in hooks/launch.c. Nothing else happens here. Next: measure.c. */
+ * Fast: without a core limit four loads, as in hooks/launch.c. Next: measure.c, pools.c. */
 #include "compute/measure.h"
 #include "driver/nested.h"
 #include "hooks/hooks.h"
+#include "memory/pools.h"
 
 static void close_stretch(const struct tf_cuda *cuda)
 {
@@ -18,11 +19,20 @@ static void close_stretch(const struct tf_cuda *cuda)
     close_stretch(cuda); \
     return cuda->symbol arguments
 
-CUresult cuCtxSynchronize(void) { SYNC(cuCtxSynchronize, ()); }
-CUresult cuCtxSynchronize_v2(CUcontext context) { SYNC(cuCtxSynchronize_v2, (context)); }
-CUresult cuStreamSynchronize(CUstream stream) { SYNC(cuStreamSynchronize, (stream)); }
-CUresult cuStreamSynchronize_ptsz(CUstream stream) { SYNC(cuStreamSynchronize_ptsz, (stream)); }
-CUresult cuEventSynchronize(CUevent event) { SYNC(cuEventSynchronize, (event)); }
+/* Pools give back what was freed in stream order when the program has waited for it. */
+#define SYNC_POOLS(symbol, arguments) \
+    TF_ENTER(symbol); \
+    close_stretch(cuda); \
+    CUresult result = cuda->symbol arguments; \
+    if (TF_UNLIKELY(tf_pools_are_any())) \
+        tf_pools_take_back(tf_container(), cuda); \
+    return result
+
+CUresult cuCtxSynchronize(void) { SYNC_POOLS(cuCtxSynchronize, ()); }
+CUresult cuCtxSynchronize_v2(CUcontext context) { SYNC_POOLS(cuCtxSynchronize_v2, (context)); }
+CUresult cuStreamSynchronize(CUstream stream) { SYNC_POOLS(cuStreamSynchronize, (stream)); }
+CUresult cuStreamSynchronize_ptsz(CUstream stream) { SYNC_POOLS(cuStreamSynchronize_ptsz, (stream)); }
+CUresult cuEventSynchronize(CUevent event) { SYNC_POOLS(cuEventSynchronize, (event)); }
 CUresult cuMemcpyDtoH_v2(void *host, CUdeviceptr source, size_t bytes) { SYNC(cuMemcpyDtoH_v2, (host, source, bytes)); }
 CUresult cuMemcpyDtoH_v2_ptds(void *host, CUdeviceptr source, size_t bytes) { SYNC(cuMemcpyDtoH_v2_ptds, (host, source, bytes)); }
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags) { SYNC(cuStreamWaitEvent, (stream, event, flags)); }

@@ -18,7 +18,8 @@ static bool view_of_current(const struct tf_cuda *cuda, uint64_t real_total_byte
         return false;
     tf_pools_refresh(container, cuda);
     int gpu = tf_device_current(container, cuda);
-    tf_overhead_notice(container, gpu);
+    if (gpu >= 0)
+        tf_overhead_know(container, gpu);
     return tf_memory_view(container, gpu, real_total_bytes, ret_total_bytes, ret_used_bytes);
 }
 

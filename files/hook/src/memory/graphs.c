@@ -10,6 +10,7 @@
 
 #include "driver/nested.h"
 #include "memory/growth.h"
+#include "memory/overhead.h"
 #include "slice/device.h"
 
 #include <sys/mman.h>
@@ -179,9 +180,18 @@ static CUresult make_instantiation(const struct mapping *mapping)
     return mapping->real_instantiate(mapping->ret_executable, mapping->graph, mapping->parameters);
 }
 
+/* Before the lock. */
+static void know_overhead(struct tf_container *container, const struct tf_cuda *cuda, CUdevice device)
+{
+    int gpu = tf_device_of_ordinal(container, cuda, device);
+    if (gpu >= 0)
+        tf_overhead_know(container, gpu);
+}
+
 /* With the flag for it the driver maps the memory at once. */
 static CUresult instantiate_uploaded(const struct tf_cuda *cuda, const struct mapping *mapping, const struct need *need)
 {
+    know_overhead(tf_container(), cuda, need->device);
     tf_pools_lock();
     CUresult result = make_room(tf_container(), cuda, need->device, need->bytes, 0, mapping);
     tf_pools_unlock();
@@ -240,6 +250,7 @@ CUresult tf_graphs_launch(struct tf_container *container, const struct tf_cuda *
         || !tf_ledger_change(TF_KIND_GRAPH, key, copy_entry, &need))
         return real(executable, stream);
     struct mapping mapping = {.make = make_run, .real = real, .executable = executable, .stream = stream};
+    know_overhead(container, cuda, (CUdevice)(uint32_t)need.context);
     tf_pools_lock();
     uint64_t mark = need.context >> MAPPED_SHIFT << MAPPED_SHIFT;
     CUresult result = make_room(container, cuda, (CUdevice)(uint32_t)need.context, need.extra, mark, &mapping);

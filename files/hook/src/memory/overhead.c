@@ -30,7 +30,9 @@
 #define LOOK_MOST_NS 50000000ull         /* what counts of a look before a refusal, for the same reason */
 #define LOOKS_SAVED_NS 400000000ull      /* time without refusals that counts for the looks to come */
 
-enum { CHARGE_TRIES = 8, STANDSTILLS_MAX = 2, SHARE_OF_LOOKING = 4 };
+#define FIRST_PATIENCE_NS 2000000000ull  /* of the first that asks: for a library that hangs; else a few looks tell */
+
+enum { CHARGE_TRIES = 8, STANDSTILLS_MAX = 2, SHARE_OF_LOOKING = 4, FIRST_LOOKS = 5 };
 
 struct card {
     struct tf_lock lock; /* of what is charged; held for a moment */
@@ -40,6 +42,8 @@ struct card {
     uint64_t paid_until_ns; /* looks before refusals have taken their share of the time until then */
     uint32_t standstills;
     uint64_t due_ns, pause_ns; /* the helper's alone */
+    uint32_t failed_looks;     /* likewise, in the beginning */
+    _Atomic bool has_looked;   /* the overhead is known, or will not be soon */
     _Atomic bool is_urgent;
 };
 
@@ -223,7 +227,7 @@ static bool measure(struct tf_container *container, const struct tf_nvml *nvml, 
     struct card *card = &cards[gpu];
     struct reading reading;
     uint64_t overhead_bytes = 0, reserve_bytes = reserve_of(container, gpu);
-    if (!read_twice(container, nvml, gpu, pause_ns, &reading))
+    if (!tf_driver_pid() || !read_twice(container, nvml, gpu, pause_ns, &reading))
         return false;
     card->last_word = *ret_word = reading.word;
     if (is_somebody_else(card, &reading)) {
@@ -244,7 +248,7 @@ static bool measure(struct tf_container *container, const struct tf_nvml *nvml, 
     return true;
 }
 
-enum outcome { UNCHANGED, CHANGED, DISTURBED, SHORT };
+enum outcome { UNCHANGED, CHANGED, DISTURBED, SHORT, UNKNOWN /* who we are */ };
 
 /* The helper's measurement. */
 static enum outcome look(struct tf_container *container, const struct tf_nvml *nvml, int gpu)
@@ -299,30 +303,41 @@ static int keep_reserve(struct tf_container *container, int gpu)
     return 0;
 }
 
-int tf_overhead_watch(struct tf_container *container, int gpu)
+/* Charges the reserve and begins to measure. */
+static int watch(struct tf_container *container, int gpu)
 {
     struct card *card = &cards[gpu];
-    int error = 0;
-    if (!limit_of(container, gpu) && !reserve_of(container, gpu))
-        return 0;
     tf_lock_acquire(&card->lock);
-    bool is_new = !tf_overhead_is_watched(gpu);
-    if (is_new)
-        error = keep_reserve(container, gpu);
-    if (!error)
-        atomic_store(&tf_overhead_watched[gpu], 1);
+    bool is_new = atomic_load(&tf_overhead_watched[gpu]) == 0;
+    int error = is_new ? keep_reserve(container, gpu) : 0;
+    if (is_new && !error)
+        atomic_store(&tf_overhead_watched[gpu], TF_OVERHEAD_BEGUN);
     tf_lock_release(&card->lock);
-    if (!error && is_new && is_measured(container, gpu)) {
+    if (is_new && !error && is_measured(container, gpu))
         atomic_store(&card->is_urgent, true);
-        tf_helper_wake();
-    }
     return error;
 }
 
-void tf_overhead_notice_card(struct tf_container *container, int gpu)
+int tf_overhead_find_out(struct tf_container *container, int gpu)
 {
-    if (!reserve_of(container, gpu) && is_measured(container, gpu))
-        tf_overhead_watch(container, gpu);
+    struct card *card = &cards[gpu];
+    if (!limit_of(container, gpu) && !reserve_of(container, gpu))
+        return 0;
+    int error = watch(container, gpu);
+    if (error)
+        return error;
+    if (is_measured(container, gpu) && tf_helper_wake())
+        for (uint64_t began = tf_now_ns(); !atomic_load(&card->has_looked) && !tf_helper_has_ended(); nap(AGREE_BUSY_NS))
+            if (tf_now_ns() - began > FIRST_PATIENCE_NS)
+                atomic_store(&card->has_looked, true);
+    atomic_store(&tf_overhead_watched[gpu], TF_OVERHEAD_KNOWN);
+    return 0;
+}
+
+void tf_overhead_begin(struct tf_container *container, int gpu)
+{
+    if (!reserve_of(container, gpu) && is_measured(container, gpu) && watch(container, gpu) == 0)
+        tf_helper_wake();
 }
 
 void tf_overhead_hurry(struct tf_container *container)
@@ -337,11 +352,11 @@ void tf_overhead_hurry(struct tf_container *container)
         tf_helper_wake();
 }
 
-static enum outcome visit(struct tf_container *container, const struct tf_cuda *cuda, int gpu)
+static enum outcome visit(struct tf_container *container, const struct tf_cuda *cuda, int gpu, bool is_first)
 {
     const struct tf_nvml *nvml = tf_nvml_open();
-    if (!nvml || !tf_driver_pid_find(container, cuda, nvml, gpu, false))
-        return UNCHANGED;
+    if (!nvml || !tf_driver_pid_find(container, cuda, nvml, gpu, is_first))
+        return UNKNOWN;
     tf_pools_refresh(container, cuda); /* what pools have given back must not hide overhead */
     tf_lock_acquire(&cards[gpu].looking);
     enum outcome outcome = look(container, nvml, gpu);
@@ -351,7 +366,7 @@ static enum outcome visit(struct tf_container *container, const struct tf_cuda *
 
 static uint64_t next_pause(uint64_t pause_ns, enum outcome outcome)
 {
-    uint64_t longest_ns = outcome == UNCHANGED ? LONGEST_PAUSE_NS : outcome == DISTURBED ? DISTURBED_PAUSE_NS : SHORT_PAUSE_NS;
+    uint64_t longest_ns = outcome == UNCHANGED || outcome == UNKNOWN ? LONGEST_PAUSE_NS : outcome == DISTURBED ? DISTURBED_PAUSE_NS : SHORT_PAUSE_NS;
     uint64_t next_ns = outcome == CHANGED ? pause_ns : 2 * pause_ns; /* modules come in crowds */
     return next_ns < longest_ns ? next_ns : longest_ns;
 }
@@ -361,13 +376,18 @@ static uint64_t poll_card(struct tf_container *container, const struct tf_cuda *
 {
     struct card *card = &cards[gpu];
     uint64_t now = tf_now_ns();
+    bool is_first = !atomic_load(&card->has_looked);
     if (atomic_exchange(&card->is_urgent, false)) {
         if (!card->pause_ns || card->due_ns > now + FIRST_PAUSE_NS)
-            card->due_ns = now + FIRST_PAUSE_NS;
+            card->due_ns = is_first ? now : now + FIRST_PAUSE_NS;
         card->pause_ns = FIRST_PAUSE_NS;
     }
     if (now >= card->due_ns) {
-        card->pause_ns = next_pause(card->pause_ns, visit(container, cuda, gpu));
+        enum outcome outcome = visit(container, cuda, gpu, is_first);
+        bool has_failed = outcome == DISTURBED || outcome == UNKNOWN;
+        if (is_first && (!has_failed || ++card->failed_looks == FIRST_LOOKS))
+            atomic_store(&card->has_looked, true);
+        card->pause_ns = is_first && has_failed ? FIRST_PAUSE_NS : next_pause(card->pause_ns, outcome);
         now = tf_now_ns();
         card->due_ns = now + card->pause_ns;
     }

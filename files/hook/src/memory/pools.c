@@ -155,3 +155,11 @@ void tf_pools_refresh(struct tf_container *container, const struct tf_cuda *cuda
     tf_pools_charge_all(container, cuda);
     tf_pools_unlock();
 }
+
+void tf_pools_take_back(struct tf_container *container, const struct tf_cuda *cuda)
+{
+    if (atomic_load(&container->stance) != TF_ENFORCED || tf_is_nested() || !tf_lock_try(&lock))
+        return;
+    tf_pools_charge_all(container, cuda);
+    tf_pools_unlock();
+}

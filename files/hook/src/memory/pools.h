@@ -54,5 +54,8 @@ void tf_pools_conclude_block(const struct tf_entry *block, bool is_gone);
 /* Asks every known pool for its size and corrects the charge. Not with the lock. */
 void tf_pools_refresh(struct tf_container *container, const struct tf_cuda *cuda);
 
+/* The same, unless another thread has the lock: it may wait in the driver for what the caller does next. */
+void tf_pools_take_back(struct tf_container *container, const struct tf_cuda *cuda);
+
 /* Has this process ever used a pool? */
 bool tf_pools_are_any(void);

@@ -32,7 +32,7 @@ uint64_t tf_memory_rounded(uint64_t bytes) { return round_up(bytes, bytes < SMAL
 static int charge(struct tf_container *container, int gpu, uint64_t bytes)
 {
     uint64_t limit_bytes = atomic_load_explicit(&container->quotas[gpu].memory_limit_bytes, memory_order_relaxed);
-    int error = TF_LIKELY(tf_overhead_is_watched(gpu)) ? 0 : tf_overhead_watch(container, gpu);
+    int error = tf_overhead_know(container, gpu);
     return error ? error : tf_account_charge(container->state, container->slot, (uint32_t)gpu, bytes, limit_bytes);
 }
 

@@ -206,6 +206,14 @@ static int ordinal_of(struct tf_container *container, const struct tf_cuda *cuda
     return -1;
 }
 
+/* The context of the CUDA runtime, or of libraries. Who has one is in the list. */
+static bool has_primary_context(struct tf_container *container, const struct tf_cuda *cuda, int gpu)
+{
+    unsigned int flags;
+    int active = 0, ordinal = ordinal_of(container, cuda, gpu);
+    return ordinal >= 0 && cuda->cuDevicePrimaryCtxGetState && cuda->cuDevicePrimaryCtxGetState(ordinal, &flags, &active) == CUDA_SUCCESS && active;
+}
+
 static bool probe(struct tf_container *container, const struct tf_cuda *cuda, const struct tf_nvml *nvml, int gpu, struct tf_nvml_list *candidates)
 {
     uint64_t word, began = tf_now_ns();
@@ -245,7 +253,8 @@ bool tf_driver_pid_find(struct tf_container *container, const struct tf_cuda *cu
         return false;
     looks++;
     /* who is alone is us if we hold anything, most likely; a process that has given up its context is in no list */
-    if (list.count == 1 && own_bytes && !atomic_load(&has_misled) && list.processes[0].used_bytes >= own_bytes)
+    if (list.count == 1 && !atomic_load(&has_misled) && list.processes[0].used_bytes >= own_bytes
+        && (own_bytes || has_primary_context(container, cuda, gpu)))
         return found(container, list.processes[0].pid);
     unclaimed = list;
     drop_claimed(container, &unclaimed);
