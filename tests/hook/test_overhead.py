@@ -255,6 +255,21 @@ class TestMeasured:
         told("load()")
         assert_books_equal(slot)
 
+    def test_managed_memory_that_was_freed_hides_nothing(self, slot: Slot, tell: Callable[..., Told]) -> None:
+        """NVML shows managed memory once it is on the card: while it is not, nothing tells it from overhead, and afterwards all does."""
+        slot.machine.tool("set", "managed_on_touch=1")
+        told = tell()
+        told("cuda.start(); load(); load(); take(10 * MIB)")
+        assert_books_equal(slot)
+        told("managed = cuda.alloc(200 * MIB, 'cuMemAllocManaged', 1)[1]; load()")
+        time.sleep(0.3)
+        assert slot.used_bytes == (CONTEXT + 2 * MODULE + 210) * MIB
+        told("assert cuda.cuMemFree_v2(managed) == 0")
+        assert_books_equal(slot)
+        assert slot.used_bytes == (CONTEXT + 3 * MODULE + 10) * MIB
+        told("unload(); unload()")
+        assert_books_equal(slot)
+
 
 class TestReserve:
     def test_a_sufficient_reserve_is_all_that_is_ever_charged(self, make_slot: Callable[..., Slot], tell: Callable[..., Told]) -> None:
