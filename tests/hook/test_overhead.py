@@ -514,6 +514,20 @@ class TestFindingOurselves:
         assert_books_equal(slot, told)
 
 
+    def test_programs_that_fill_a_card_at_their_start_know_themselves(
+        self, simulator: Path, tmp_path: Path, hook: Path, tell: Callable[..., Told]
+    ) -> None:
+        """Once all have taken what they may, no room is left to find out: on the card for nobody, in no slice."""
+        card = Machine.make(simulator, tmp_path / "full", card="t4-16gb", context_bytes=CONTEXT * MIB, module_bytes=MODULE * MIB)
+        size = card.truth()["cards"][0]["total_bytes"] // 10 // (2 * MIB) * 2 * MIB
+        quota = region.GpuQuota(card.uuids[0], size, 100)
+        slots = [Slot(tmp_path / f"full-{index}", hook, card, [quota]).create() for index in range(10)]
+        programs = [tell(slot) for slot in slots]
+        assert [program("cuda.start(); answer = take(cuda.info()[0] // (2 * MIB) * 2 * MIB)") for program in programs] == [0] * 10
+        assert [slot.used_bytes for slot in slots] == [truth(card, program) for program in programs]
+        assert all(slot.state().overhead_bytes == CONTEXT * MIB for slot in slots)
+
+
 class TestProbes:
     """A process that looks for itself takes memory for a moment: nobody is refused because of it."""
 
