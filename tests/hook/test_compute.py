@@ -551,6 +551,44 @@ def test_threads_that_launch_at_once_are_measured_each_by_itself(make_slot: Call
         assert shares[-1] == pytest.approx(30, abs=TOLERANCE_POINTS), shares
 
 
+@pytest.mark.parametrize("depth", [1, 2, 3, 4])
+def test_a_thread_that_waits_in_a_full_queue_keeps_no_other_from_launching(make_slot: Callable[..., Slot], depth: int) -> None:
+    """It waits in the driver, with a launch or with an event of ours, until the other thread has launched."""
+    slot = make_slot(cores=50)
+    slot.machine.tool("set", "streams_overlap=4", f"queue_depth={depth}")
+    seen = scripts.run(
+        slot,
+        """
+import threading
+cuda.start()
+f, context = cuda.spin(), c.c_void_p()
+cuda.cuCtxGetCurrent(c.byref(context))
+one, other = c.c_void_p(), c.c_void_p()
+cuda.cuStreamCreate(c.byref(one), c.c_uint(1)); cuda.cuStreamCreate(c.byref(other), c.c_uint(1))
+for _ in range(20):  # what the kernel costs is known, so launches wait for no measurement
+    assert cuda.launch(f, 700, one) == cuda.cuCtxSynchronize() == 0
+has_launched, results = threading.Event(), []
+waits = c.CFUNCTYPE(None, c.c_void_p)(lambda _: results.append(has_launched.wait(3)))
+def fill():
+    cuda.cuCtxSetCurrent(context)
+    assert cuda.cuLaunchHostFunc(one, waits, None) == 0
+    for _ in range(4): assert cuda.launch(f, 700, one) == 0
+def launch():
+    cuda.cuCtxSetCurrent(context)
+    assert cuda.launch(f, 700, other) == 0
+    has_launched.set()
+threads = [threading.Thread(target=fill), threading.Thread(target=launch)]
+threads[0].start()
+time.sleep(0.3)  # it is in the driver
+threads[1].start()
+for thread in threads: thread.join()
+assert cuda.cuCtxSynchronize() == 0
+say(results=results)
+""",
+    )
+    assert seen == {"results": [True]}
+
+
 def test_a_refused_launch_costs_nothing(make_slot: Callable[..., Slot]) -> None:
     slot = make_slot(cores=20)
     slot.machine.tool("inject", "call", "--symbol", "cuLaunchKernel", "--error", "719", "--times", "20")

@@ -255,6 +255,21 @@ class TestMeasured:
         told("load()")
         assert_books_equal(slot)
 
+    def test_managed_memory_that_was_freed_hides_nothing(self, slot: Slot, tell: Callable[..., Told]) -> None:
+        """NVML shows managed memory once it is on the card: while it is not, nothing tells it from overhead, and afterwards all does."""
+        slot.machine.tool("set", "managed_on_touch=1")
+        told = tell()
+        told("cuda.start(); load(); load(); take(10 * MIB)")
+        assert_books_equal(slot)
+        told("managed = cuda.alloc(200 * MIB, 'cuMemAllocManaged', 1)[1]; load()")
+        time.sleep(0.3)
+        assert slot.used_bytes == (CONTEXT + 2 * MODULE + 210) * MIB
+        told("assert cuda.cuMemFree_v2(managed) == 0")
+        assert_books_equal(slot)
+        assert slot.used_bytes == (CONTEXT + 3 * MODULE + 10) * MIB
+        told("unload(); unload()")
+        assert_books_equal(slot)
+
 
 class TestReserve:
     def test_a_sufficient_reserve_is_all_that_is_ever_charged(self, make_slot: Callable[..., Slot], tell: Callable[..., Told]) -> None:
@@ -497,6 +512,20 @@ class TestFindingOurselves:
         assert slot.state().overhead_bytes == 0
         slot.machine.tool("inject", "clear")
         assert_books_equal(slot, told)
+
+
+    def test_programs_that_fill_a_card_at_their_start_know_themselves(
+        self, simulator: Path, tmp_path: Path, hook: Path, tell: Callable[..., Told]
+    ) -> None:
+        """Once all have taken what they may, no room is left to find out: on the card for nobody, in no slice."""
+        card = Machine.make(simulator, tmp_path / "full", card="t4-16gb", context_bytes=CONTEXT * MIB, module_bytes=MODULE * MIB)
+        size = card.truth()["cards"][0]["total_bytes"] // 10 // (2 * MIB) * 2 * MIB
+        quota = region.GpuQuota(card.uuids[0], size, 100)
+        slots = [Slot(tmp_path / f"full-{index}", hook, card, [quota]).create() for index in range(10)]
+        programs = [tell(slot) for slot in slots]
+        assert [program("cuda.start(); answer = take(cuda.info()[0] // (2 * MIB) * 2 * MIB)") for program in programs] == [0] * 10
+        assert [slot.used_bytes for slot in slots] == [truth(card, program) for program in programs]
+        assert all(slot.state().overhead_bytes == CONTEXT * MIB for slot in slots)
 
 
 class TestProbes:

@@ -3,7 +3,9 @@
  * Owns:    per card: this process's half of the limiter, pairs of events in flight, one clock for them; the helper thread.
  * Clock:   cuEventElapsedTime returns float milliseconds, exact enough only over short times. So each measured end becomes the reference for
  *          the next begin; the first of a context is anchored to CLOCK_MONOTONIC.
- * Threads: `lock` guards the queue and every use of an event; the launch path takes it only where the limiter asks for an event.
+ * Threads: `lock` guards the queue and every use of an event but recording it: that may wait in the driver for room in the card's queue, which
+ *          another thread may have to make, so meanwhile the event is its recorder's alone. The launch path takes the lock only where the
+ *          limiter asks for an event.
  * Cost:    the helper sleeps until the time at which the limiter's estimate says that the head of the queue is done.
  * Next:    the limiter decides, hooks/launch.c calls. */
 #include "compute/measure.h"
@@ -45,6 +47,13 @@ struct spare {
     CUcontext context;
 };
 
+/* A thread that is in the driver with an event, on its own stack. */
+struct recorder {
+    CUcontext context;
+    CUstream stream;
+    struct recorder *next;
+};
+
 struct card {
     struct tf_lock lock;
     struct stretch queue[QUEUE_MAX];
@@ -63,6 +72,7 @@ struct card {
     struct spare spares[SPARE_EVENTS];
     uint32_t spare_count;
     uint32_t calibrations;
+    struct recorder *recorders;
     uint64_t worked_ns; /* the helper's: when it last had something to settle; 0: never */
 };
 
@@ -96,6 +106,19 @@ static struct tf_limit_policy policy_of(struct tf_container *container, int gpu)
         .mode = atomic_load_explicit(&quota->mode, memory_order_relaxed),
         .pressure = pressure_of(container, gpu),
     };
+}
+
+/* --- contexts that may be ending ------------------------------------------------------------------------------------------------- */
+
+enum { HELD_MAX = 8 };
+static _Atomic(CUcontext) held[HELD_MAX]; /* a context whose end another thread is in: its events may go at any moment */
+
+static bool is_held(CUcontext context)
+{
+    for (int index = 0; index < HELD_MAX; index++)
+        if (context && atomic_load(&held[index]) == context)
+            return true;
+    return false;
 }
 
 /* --- events; all with the card's lock ------------------------------------------------------------------------------------------ */
@@ -133,16 +156,42 @@ bool tf_stream_captures(const struct tf_cuda *cuda, struct tf_stream stream)
     return ask && (ask(stream.handle, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE);
 }
 
-static bool record(const struct tf_cuda *cuda, CUevent event, struct tf_stream stream)
+/* Without the lock, which the caller has before and after: all that it read of the card may have changed. */
+static bool record(struct card *card, const struct tf_cuda *cuda, CUevent event, CUcontext context, struct tf_stream stream)
 {
     CUresult (*record_on)(CUevent, CUstream) = stream.is_per_thread && cuda->cuEventRecord_ptsz ? cuda->cuEventRecord_ptsz : cuda->cuEventRecord;
-    return event && !tf_stream_captures(cuda, stream) && record_on(event, stream.handle) == CUDA_SUCCESS;
+    if (!event || is_held(context))
+        return false;
+    struct recorder self = {context, stream.handle, card->recorders}, **link = &card->recorders;
+    card->recorders = &self;
+    tf_lock_release(&card->lock);
+    bool is_recorded = !tf_stream_captures(cuda, stream) && record_on(event, stream.handle) == CUDA_SUCCESS;
+    tf_lock_acquire(&card->lock);
+    while (*link != &self)
+        link = &(*link)->next;
+    *link = self.next;
+    return is_recorded;
 }
 
-/* On the stream of the open stretch; false where another thread has begun it on its own default stream. */
-static bool record_on_open(struct card *card, const struct tf_cuda *cuda, CUevent event)
+static bool is_recorded_in(const struct card *card, CUcontext context, CUstream stream)
 {
-    return tf_stream_number(card->open_stream) == card->open_stream_number && record(cuda, event, card->open_stream);
+    const struct recorder *recorder = card->recorders;
+    while (recorder && recorder->context != context && (!stream || recorder->stream != stream))
+        recorder = recorder->next;
+    return recorder;
+}
+
+/* Takes the lock when no thread is in the driver with an event of the context, or on the stream (NULL: whichever), any more. One that waits there
+ * is waited for up to a bound. */
+static void lock_when_unrecorded(struct card *card, CUcontext context, CUstream stream)
+{
+    const struct timespec nap = {.tv_nsec = NAP_MIN_NS};
+    tf_lock_acquire(&card->lock);
+    for (uint64_t began = tf_now_ns(); is_recorded_in(card, context, stream) && tf_now_ns() - began < END_PATIENCE_NS;) {
+        tf_lock_release(&card->lock);
+        nanosleep(&nap, NULL);
+        tf_lock_acquire(&card->lock);
+    }
 }
 
 static void drop_open(struct card *card, const struct tf_cuda *cuda)
@@ -177,31 +226,17 @@ static bool lose_within(struct tf_container *container, int gpu, const struct tf
     return false;
 }
 
-/* --- contexts that may be ending ------------------------------------------------------------------------------------------------- */
-
-enum { HELD_MAX = 8 };
-static _Atomic(CUcontext) held[HELD_MAX]; /* a context whose end another thread is in: its events may go at any moment */
-
-static bool is_held(CUcontext context)
-{
-    for (int index = 0; index < HELD_MAX; index++)
-        if (context && atomic_load(&held[index]) == context)
-            return true;
-    return false;
-}
-
 /* --- the launch's side --------------------------------------------------------------------------------------------------------- */
 
 /* One more event right behind the end, while the work before it most likely runs. */
-static void record_again(struct card *card, const struct tf_cuda *cuda, struct stretch *stretch)
+static CUevent record_again(struct card *card, const struct tf_cuda *cuda, CUcontext context, struct tf_stream stream)
 {
-    if (card->calibrations >= CALIBRATIONS || !(stretch->again = take_event(card, cuda, stretch->context)))
-        return;
-    card->calibrations++;
-    if (!record_on_open(card, cuda, stretch->again)) {
-        give_event(card, cuda, stretch->again, stretch->context);
-        stretch->again = NULL;
-    }
+    CUevent again = card->calibrations < CALIBRATIONS ? take_event(card, cuda, context) : NULL;
+    card->calibrations += again != NULL;
+    if (record(card, cuda, again, context, stream))
+        return again;
+    give_event(card, cuda, again, context);
+    return NULL;
 }
 
 /* A stretch is done being launched: into the queue, measured or (no event, no room) lost. Another thread may have begun its own meanwhile: then
@@ -211,21 +246,25 @@ static void enqueue(struct tf_container *container, const struct tf_cuda *cuda, 
 {
     struct card *card = &cards[gpu];
     struct stretch stretch = {.context = card->open_context, .segment = *segment, .is_used = true};
+    struct tf_stream stream = card->open_stream;
     if (card->open_begin && card->open_stretch == number) {
         stretch.begin = card->open_begin;
         card->open_begin = NULL;
-        stretch.end = take_event(card, cuda, stretch.context);
+        if (tf_stream_number(stream) == card->open_stream_number) /* else another thread has begun it on its own default stream */
+            stretch.end = take_event(card, cuda, stretch.context);
     }
-    if (!stretch.begin || card->count == QUEUE_MAX || !record_on_open(card, cuda, stretch.end)) {
+    bool is_recorded = record(card, cuda, stretch.end, stretch.context, stream);
+    if (is_recorded && is_launched_now)
+        stretch.again = record_again(card, cuda, stretch.context, stream);
+    if (!is_recorded || card->count == QUEUE_MAX) {
         give_event(card, cuda, stretch.begin, stretch.context);
         give_event(card, cuda, stretch.end, stretch.context);
-        stretch.begin = stretch.end = NULL;
+        give_event(card, cuda, stretch.again, stretch.context);
+        stretch.begin = stretch.end = stretch.again = NULL;
         bool is_full = card->count == QUEUE_MAX; /* and the limiter stays busy: then the segment counts as under way until its process ends */
         if (lose_within(container, gpu, segment, is_full ? LOSE_TRIES_MAX : LOSE_TRIES) || is_full)
             return; /* else the helper's next round tells the limiter */
     }
-    if (is_launched_now && stretch.end)
-        record_again(card, cuda, &stretch);
     uint64_t now = tf_now_ns();
     if (stretch.end)
         card->expected_end_ns = (card->expected_end_ns > now ? card->expected_end_ns : now) + segment->charged_ns;
@@ -283,10 +322,8 @@ void tf_measure_leave_stream(struct tf_container *container, const struct tf_cud
 {
     for (uint32_t gpu = 0; gpu < container->gpu_count; gpu++) {
         struct card *card = &cards[gpu];
-        if (!card->open_begin)
-            continue;
-        tf_lock_acquire(&card->lock);
-        if (card->open_stream.handle == stream)
+        lock_when_unrecorded(card, NULL, stream);
+        if (card->open_begin && card->open_stream.handle == stream)
             drop_open(card, cuda);
         tf_lock_release(&card->lock);
     }
@@ -345,7 +382,8 @@ void tf_launch_record(struct tf_launch *launch)
     tf_lock_acquire(&card->lock);
     drop_open(card, launch->cuda);
     CUevent event = context ? take_event(card, launch->cuda, context) : NULL;
-    if (record(launch->cuda, event, launch->stream)) {
+    if (record(card, launch->cuda, event, context, launch->stream)) {
+        drop_open(card, launch->cuda); /* another thread's, of meanwhile */
         card->open_begin = event;
         card->open_context = context;
         card->open_stream = launch->stream;
@@ -538,7 +576,7 @@ static void forget_on(struct tf_container *container, int gpu, CUcontext context
 static void forget(struct tf_container *container, CUcontext context)
 {
     for (uint32_t gpu = 0; gpu < container->gpu_count; gpu++) {
-        tf_lock_acquire(&cards[gpu].lock);
+        lock_when_unrecorded(&cards[gpu], context, NULL);
         forget_on(container, (int)gpu, context);
         tf_lock_release(&cards[gpu].lock);
     }
@@ -613,7 +651,7 @@ void tf_measure_hold(CUcontext context)
         if (!atomic_compare_exchange_strong(&held[index], &free, context))
             continue;
         for (uint32_t gpu = 0; gpu < container->gpu_count; gpu++) { /* who uses an event of it now is waited for */
-            tf_lock_acquire(&cards[gpu].lock);
+            lock_when_unrecorded(&cards[gpu], context, NULL);
             tf_lock_release(&cards[gpu].lock);
         }
         return;

@@ -41,7 +41,9 @@ CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned int flag
     CUresult result = tf_reserve_here(cuda, tf_memory_rounded(bytes), &reservation);
     if (result != CUDA_SUCCESS)
         return result;
-    tf_overhead_managed();
+    reservation.is_managed = true;
+    if (reservation.gpu >= 0)
+        tf_overhead_managed(reservation.gpu, (int64_t)reservation.bytes);
     result = TF_NESTED(cuda->cuMemAllocManaged(pointer, bytes, flags));
     return conclude(cuda, result, &reservation, result == CUDA_SUCCESS ? *pointer : 0);
 }

@@ -21,7 +21,7 @@ enum tf_kind {
 struct tf_entry {
     uint64_t key;
     uint64_t context; /* CUcontext that the driver frees it with; 0: none */
-    uint64_t extra;   /* PHYSICAL: references and mappings; MAPPING, TILE: the handle */
+    uint64_t extra;   /* POINTER: is it managed; PHYSICAL: references and mappings; MAPPING, TILE: the handle */
     uint64_t bytes : 48; /* charged */
     uint64_t kind : 8;   /* enum tf_kind; 0: empty place */
     uint64_t gpu : 8;

@@ -50,13 +50,9 @@ struct card {
 _Atomic uint32_t tf_overhead_watched[TENFOLD_GPUS_MAX];
 
 static struct card cards[TENFOLD_GPUS_MAX];
-static _Atomic bool has_managed;
+static _Atomic uint64_t managed_bytes[TENFOLD_GPUS_MAX];
 
-void tf_overhead_managed(void)
-{
-    if (TF_UNLIKELY(!atomic_load_explicit(&has_managed, memory_order_relaxed)))
-        atomic_store(&has_managed, true);
-}
+void tf_overhead_managed(int gpu, int64_t bytes) { atomic_fetch_add(&managed_bytes[gpu], (uint64_t)bytes); }
 
 static void page_changed(void)
 {
@@ -69,7 +65,7 @@ static void forget(void)
 {
     page_changed();
     memset((void *)cards, 0, sizeof cards);
-    atomic_store(&has_managed, false);
+    memset((void *)managed_bytes, 0, sizeof managed_bytes);
 }
 
 static uint64_t charged(const struct tf_container *container, int gpu)
@@ -204,10 +200,10 @@ static bool read_twice(struct tf_container *container, const struct tf_nvml *nvm
 }
 
 /* Our books moved, and what we take for ourselves in NVML's list did not: somebody else, if it happens again. */
-static bool is_somebody_else(struct card *card, const struct reading *reading)
+static bool is_somebody_else(struct card *card, int gpu, const struct reading *reading)
 {
     uint64_t change = reading->own_bytes > card->last_own_bytes ? reading->own_bytes - card->last_own_bytes : card->last_own_bytes - reading->own_bytes;
-    if (change >= TF_BLOCK_BYTES && !atomic_load(&has_managed) && !tf_pools_are_any()) /* either of which moves one book alone */
+    if (change >= TF_BLOCK_BYTES && !atomic_load(&managed_bytes[gpu]) && !tf_pools_are_any()) /* either of which moves one book alone */
         card->standstills = reading->bytes == card->last_bytes ? card->standstills + 1 : 0;
     card->last_bytes = reading->bytes;
     card->last_own_bytes = reading->own_bytes;
@@ -230,15 +226,18 @@ static bool measure(struct tf_container *container, const struct tf_nvml *nvml, 
     if (!tf_driver_pid() || !read_twice(container, nvml, gpu, pause_ns, &reading))
         return false;
     card->last_word = *ret_word = reading.word;
-    if (is_somebody_else(card, &reading)) {
+    if (is_somebody_else(card, gpu, &reading)) {
         card->standstills = 0;
         tf_driver_pid_forget(container);
     } else if (reading.is_listed) { /* if not, no context is left */
-        if (reading.bytes < reading.own_bytes) /* an allocation in flight, or managed memory that is elsewhere */
+        /* managed memory may be there or elsewhere: between the two what is charged stands */
+        uint64_t elsewhere_bytes = atomic_load(&managed_bytes[gpu]), most_bytes = reading.bytes + elsewhere_bytes;
+        if (most_bytes < reading.own_bytes) /* an allocation in flight */
             return false;
-        overhead_bytes = reading.bytes - reading.own_bytes;
-        if (overhead_bytes < charged(container, gpu) && atomic_load(&has_managed))
-            return false;
+        most_bytes -= reading.own_bytes;
+        overhead_bytes = most_bytes > elsewhere_bytes ? most_bytes - elsewhere_bytes : 0;
+        if (overhead_bytes < charged(container, gpu))
+            overhead_bytes = most_bytes < charged(container, gpu) ? most_bytes : charged(container, gpu);
         if (is_doubtful(container, gpu, overhead_bytes)) {
             tf_driver_pid_forget(container);
             return false;

@@ -38,5 +38,5 @@ void tf_overhead_look_again(struct tf_container *container, int gpu);
 /* Something has ended that held memory: measured again soon. */
 void tf_overhead_hurry(struct tf_container *container);
 
-/* The program uses managed memory, which NVML shows only where it is resident: from now on a low reading proves nothing. */
-void tf_overhead_managed(void);
+/* Managed memory, which is charged in full and which NVML shows only where it is: before its allocation, and (negative) after its free. */
+void tf_overhead_managed(int gpu, int64_t bytes);

@@ -120,21 +120,28 @@ CUresult tf_memory_adjust(struct tf_reservation *reservation, uint64_t bytes)
 
 void tf_memory_undo(const struct tf_reservation *reservation)
 {
-    if (reservation->gpu >= 0 && reservation->bytes)
-        tf_account_release(reservation->container->state, reservation->container->slot, (uint32_t)reservation->gpu, reservation->bytes);
+    if (reservation->gpu < 0 || !reservation->bytes)
+        return;
+    tf_account_release(reservation->container->state, reservation->container->slot, (uint32_t)reservation->gpu, reservation->bytes);
+    if (reservation->is_managed)
+        tf_overhead_managed(reservation->gpu, -(int64_t)reservation->bytes);
 }
 
 void tf_memory_gone(struct tf_container *container, const struct tf_entry *entry)
 {
-    if (entry->bytes)
-        tf_account_release(container->state, container->slot, entry->gpu, entry->bytes);
+    if (!entry->bytes)
+        return;
+    tf_account_release(container->state, container->slot, entry->gpu, entry->bytes);
+    if (entry->kind == TF_KIND_POINTER && entry->extra)
+        tf_overhead_managed(entry->gpu, -(int64_t)entry->bytes);
 }
 
 CUresult tf_memory_keep(const struct tf_reservation *reservation, enum tf_kind kind, uint64_t key)
 {
     if (reservation->gpu < 0)
         return TF_UNLIKELY(reservation->is_blind) ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
-    struct tf_entry entry = {.key = key, .context = reservation->context, .bytes = reservation->bytes, .kind = (uint8_t)kind, .gpu = (uint8_t)reservation->gpu};
+    struct tf_entry entry = {.key = key, .context = reservation->context, .extra = reservation->is_managed,
+        .bytes = reservation->bytes, .kind = (uint8_t)kind, .gpu = (uint8_t)reservation->gpu};
     struct tf_entry replaced;
     if (tf_ledger_add(&entry, &replaced) != 0)
         return CUDA_ERROR_OUT_OF_MEMORY;

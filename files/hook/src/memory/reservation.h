@@ -15,6 +15,7 @@ struct tf_reservation {
     int gpu; /* negative: nothing is charged */
     uint64_t bytes;
     uint64_t context; /* CUcontext that the memory will die with; 0: none */
+    bool is_managed;
     bool is_blind; /* the driver did not say which card: it must not succeed, see tf_memory_keep() */
 };
 
