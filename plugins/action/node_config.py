@@ -13,7 +13,7 @@ from typing import Any, Callable, Mapping, Sequence
 from ansible.plugins.action import ActionBase
 from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold import merge, runtime_config
 from ansible_collections.tenfold.vgpu.plugins.module_utils.tenfold.errors import MergeError, TenfoldError
-from ansible_collections.tenfold.vgpu.plugins.plugin_utils.formats import CODECS
+from ansible_collections.tenfold.vgpu.plugins.plugin_utils.formats import CODECS, codec_of
 from ansible_collections.tenfold.vgpu.plugins.plugin_utils.plain import answer_of, plain
 
 ARGUMENT_SPEC = {
@@ -147,7 +147,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         return result
 
     def _plan(self, options: dict[str, Any], subject: Subject, found: dict[str, Any]) -> merge.Plan:
-        path, codec = options["path"], CODECS[subject.format]()
+        path, codec = options["path"], codec_of(subject.format, found.get("content"))
         record = merge.Record.from_text(found["record"], f"{path}.tenfold.json") if found.get("record") is not None else None
         if options["state"] == "absent":
             return merge.unmerge(found.get("content"), record, codec, path)
@@ -160,7 +160,7 @@ class ActionModule(ActionBase):  # type: ignore[misc]
         """Which of our keys the file holds once this merge is done."""
         if options["state"] == "absent" or text is None:
             return []
-        document = CODECS[subject.format]().parse(text, options["path"])
+        document = codec_of(subject.format, text).parse(text, options["path"])
         return [".".join(edit.path) for edit in subject.rules(document, options, self._dump_of(options, found))]
 
     def _try(

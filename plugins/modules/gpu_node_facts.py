@@ -85,9 +85,16 @@ gpu_node:
       description:
         - Container engines found (containerd, docker, crio), each with version, active, config_path, config_present, config_version.
       type: dict
+    engine:
+      description:
+        - Name of the container engine that the kubelet uses (C(--container-runtime-endpoint)), whatever else runs. Where no kubelet tells,
+          the one that runs. Null for a socket of another engine.
+      type: str
+      sample: containerd
     kubelet:
       description:
-        - Kubelet with version, active, config_path, config_dir, max_pods, max_pods_source, root_dir and flags. Null if not installed.
+        - Kubelet with version, active, config_path, config_dir, max_pods, max_pods_source, max_pods_ceiling (podsPerCore times cores),
+          runtime_endpoint, root_dir and flags, by its own order of flags, drop-ins and file. Null if not installed.
       type: dict
     toolkit_version:
       description: Version of the NVIDIA container toolkit.

@@ -5,6 +5,7 @@ Owns parsing with the place of an error, and writing. What is changed is decided
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import io
 import json
@@ -21,7 +22,7 @@ from ruamel.yaml.comments import CommentedMap
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.util import load_yaml_guess_indent
 
-__all__ = ["CODECS", "FlagsCodec", "JsonCodec", "TomlCodec", "YamlCodec"]
+__all__ = ["CODECS", "FlagsCodec", "JsonCodec", "TomlCodec", "YamlCodec", "codec_of"]
 
 
 def _refusal(where: str, cause: str, line: int | None, column: int | None) -> MergeError:
@@ -143,11 +144,19 @@ def _plain(value: Any) -> Any:
     return value
 
 
+_COMPACT = (",", ":")
+
+
 class JsonCodec:
-    """JSON with the file's own indentation; a repeated key is refused, since what it means depends on the reader."""
+    """JSON with the file's own indentation, one line without spaces included.
+
+    A repeated key is refused, since what it means depends on the reader.
+    """
 
     def __init__(self) -> None:
         self._indent: str | None = "    "
+        self._separators: tuple[str, str] | None = None
+        self._end = "\n"
 
     def parse(self, text: str, where: str) -> MutableMapping[str, Any]:
         if not text.strip():
@@ -164,10 +173,12 @@ class JsonCodec:
             raise _refusal(where, f"the document is a {type(document).__name__}, expected an object", 1, 1)
         found = re.search(r"^([ \t]+)\"", text, re.MULTILINE)
         self._indent = found.group(1) if found else ("    " if not document else None)
+        self._separators = _COMPACT if document and json.dumps(document, separators=_COMPACT, ensure_ascii=False) == text.strip() else None
+        self._end = "\n" if text.endswith("\n") else ""
         return document
 
     def dump(self, document: MutableMapping[str, Any]) -> str:
-        return json.dumps(document, indent=self._indent, ensure_ascii=False) + "\n"
+        return json.dumps(document, indent=self._indent, separators=self._separators, ensure_ascii=False) + self._end
 
     def plain(self, document: Mapping[str, Any]) -> dict[str, Any]:
         return copy.deepcopy(dict(document))
@@ -229,3 +240,12 @@ CODECS: dict[str, type[TomlCodec] | type[YamlCodec] | type[JsonCodec] | type[Fla
     "json": JsonCodec,
     "flags": FlagsCodec,
 }
+
+
+def codec_of(name: str, text: str | None) -> TomlCodec | YamlCodec | JsonCodec | FlagsCodec:
+    """The codec for a file of that format; JSON is YAML too, but keeps its own form only as JSON."""
+    if name == "yaml" and (text or "").lstrip().startswith("{"):
+        with contextlib.suppress(ValueError):
+            json.loads(text or "")
+            return JsonCodec()
+    return CODECS[name]()

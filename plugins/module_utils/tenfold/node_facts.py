@@ -14,6 +14,7 @@ from typing import Any, Callable, Mapping, Sequence
 from .cards import by_product_name
 from .drivers import DriverVersion, capabilities
 from .errors import DriverError
+from .kubelet_settings import Kubelet, engine_of, flag
 from .services import PROPERTIES, command_line, units
 from .versions import Version
 
@@ -28,7 +29,6 @@ _ENGINES = {
     "crio": ("crio", "/etc/crio/crio.conf"),
 }
 _UNITS = ("kubelet", "containerd", "docker", "crio")
-_KUBELET_MAX_PODS_DEFAULT = 110
 _DEVICE_PLUGIN_FOLDER = "/var/lib/kubelet/device-plugins"
 _KUBELET_OWN_FILES = ("kubelet.sock", "kubelet_internal_checkpoint", "DEPRECATION")
 _OUR_SOCKET_PREFIX = "tenfold"
@@ -59,14 +59,17 @@ def collect(host: Host) -> dict[str, Any]:
     driver = smi.driver or module_version
     cards = [_with_capabilities(card, driver) for card in smi.cards]
     found = _units(host)
+    engines = {name: engine for name, engine in ((name, _engine(host, name, found)) for name in _ENGINES) if engine is not None}
+    kubelet = _kubelet(host, found.get("kubelet"))
     sockets = [name for name in sorted(host.names(_DEVICE_PLUGIN_FOLDER)) if name.endswith(".sock") and name not in _KUBELET_OWN_FILES]
     return {
         "driver": driver,
         "driver_kernel_module": module_version,
         "nvidia_smi_error": smi.error,
         "cards": cards,
-        "engines": {name: engine for name, engine in ((name, _engine(host, name, found)) for name in _ENGINES) if engine is not None},
-        "kubelet": _kubelet(host, found.get("kubelet")),
+        "engines": engines,
+        "engine": _engine_in_use(kubelet, engines),
+        "kubelet": kubelet,
         "toolkit_version": _version_of(host, ["nvidia-ctk", "--version"]),
         "device_plugin_sockets": sockets,
         "rival_device_plugins": [name for name in sockets if not name.startswith(_OUR_SOCKET_PREFIX) and _claims_cards(name)],
@@ -164,18 +167,6 @@ def _binary(arguments: Sequence[str], name: str) -> str:
     return arguments[0] if arguments and arguments[0].startswith("/") and arguments[0].endswith(name) else name
 
 
-def _flag(arguments: Sequence[str], *names: str) -> str | None:
-    """The last value of ``--name=value``, ``--name value`` or ``-n value``."""
-    found = None
-    for position, argument in enumerate(arguments):
-        for name in names:
-            if argument.startswith(f"{name}="):
-                found = argument[len(name) + 1 :]
-            elif argument == name and position + 1 < len(arguments):
-                found = arguments[position + 1]
-    return found
-
-
 def _engine(host: Host, name: str, found: Mapping[str, Mapping[str, str]]) -> dict[str, Any] | None:
     binary, default_path = _ENGINES[name]
     unit = found.get(name)
@@ -183,7 +174,7 @@ def _engine(host: Host, name: str, found: Mapping[str, Mapping[str, str]]) -> di
     version = _version_of(host, [_binary(arguments, binary), "--version"])
     if version is None:
         return None
-    path = _flag(arguments, "--config", "-c", "--config-file") or default_path
+    path = flag(arguments, "--config", "-c", "--config-file") or default_path
     text = host.read(path)
     format_match = re.search(r"^\s*version\s*=\s*(\d+)", text or "", re.MULTILINE | re.ASCII) if name == "containerd" else None
     return {
@@ -200,32 +191,22 @@ def _kubelet(host: Host, unit: Mapping[str, str] | None) -> dict[str, Any] | Non
     version = _version_of(host, [_binary(arguments, "kubelet"), "--version"])
     if version is None:
         return None
-    path = _flag(arguments, "--config") or ("/var/lib/kubelet/config.yaml" if not arguments else None)
-    drop_ins = _flag(arguments, "--config-dir")
-    max_pods, source = _max_pods(host, arguments, path, drop_ins)
+    cores = len(re.findall(r"^processor\s*:", host.read("/proc/cpuinfo") or "", re.MULTILINE))
     return {
+        **vars(Kubelet.read(arguments, version, host.read, host.names, cores)),
         "version": version,
         "active": (unit or {}).get("ActiveState") == "active",
-        "config_path": path,
-        "config_dir": drop_ins,
-        "max_pods": max_pods,
-        "max_pods_source": source,
-        "root_dir": _flag(arguments, "--root-dir") or "/var/lib/kubelet",
+        "root_dir": flag(arguments, "--root-dir") or "/var/lib/kubelet",
         "flags": arguments[1:],
     }
 
 
-def _max_pods(host: Host, arguments: Sequence[str], path: str | None, drop_ins: str | None) -> tuple[int, str]:
-    """The kubelet's own order: a flag beats drop-ins (the last name wins), these beat the file, the file beats 110."""
-    flag = _integer(_flag(arguments, "--max-pods"))
-    if flag is not None:
-        return flag, "flag --max-pods"
-    files = [f"{drop_ins}/{name}" for name in sorted(host.names(drop_ins), reverse=True) if name.endswith(".conf")] if drop_ins else []
-    for candidate in [*files, *([path] if path else [])]:
-        match = re.search(r"^\s*[\"']?maxPods[\"']?\s*:\s*(\d+)", host.read(candidate) or "", re.MULTILINE | re.ASCII)
-        if match:
-            return int(match.group(1)), candidate
-    return _KUBELET_MAX_PODS_DEFAULT, "default"
+def _engine_in_use(kubelet: Mapping[str, Any] | None, engines: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """The kubelet's, whatever else runs on the node; where no kubelet tells, one that runs, else one that is there."""
+    if kubelet and kubelet["runtime_endpoint"]:
+        return engine_of(kubelet["runtime_endpoint"])
+    preferred = [name for name in ("containerd", "crio", "docker") if name in engines]
+    return next((name for name in preferred if engines[name]["active"]), preferred[0] if preferred else None)
 
 
 def _version_of(host: Host, argv: Sequence[str]) -> str | None:

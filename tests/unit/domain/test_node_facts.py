@@ -139,7 +139,28 @@ class TestTheRest:
         ("arguments", "files", "names", "expected"),
         [
             ("--max-pods=300\0--config\0/k.yaml", {"/k.yaml": "maxPods: 1\n"}, {}, (300, "flag --max-pods")),
-            ("--config\0/k.yaml", {"/k.yaml": '{"maxPods": 120}'}, {}, (110, "default")),
+            ("--config\0/k.yaml", {"/k.yaml": '{"maxPods": 120}'}, {}, (120, "/k.yaml")),
+            ("--max-pods=50\0--max-pods\x00300", {}, {}, (300, "flag --max-pods")),
+            ("--config=/k.yaml\0--config=/l.yaml", {"/k.yaml": "maxPods: 1\n", "/l.yaml": "maxPods: 2\n"}, {}, (2, "/l.yaml")),
+            ("--config=/k.yaml", {"/k.yaml": "maxPods: 0\n"}, {}, (110, "default")),
+            (
+                "--config=/k.yaml\0--config-dir=/d",
+                {"/k.yaml": "maxPods: 1\n", "/d/10/a.conf": "maxPods: 2\n", "/d/10-x.conf": "maxPods: 3\n", "/d/10/b.yaml": "maxPods: 4\n"},
+                {"/d": ["10-x.conf", "10"], "/d/10": ["a.conf", "b.yaml"]},
+                (3, "/d/10-x.conf"),
+            ),
+            (
+                "--config=/k.yaml\0--config-dir=/d",
+                {"/k.yaml": "maxPods: 1\n", "/d/20/z/a.conf": "maxPods: 2\n", "/d/10.conf": "maxPods: 3\n"},
+                {"/d": ["20", "10.conf"], "/d/20": ["z"], "/d/20/z": ["a.conf"]},
+                (2, "/d/20/z/a.conf"),
+            ),
+            (
+                "--config=/k.yaml\0--config-dir=/d",
+                {"/k.yaml": "maxPods: 120\n", "/d/10.conf": "maxPods: null\n"},
+                {"/d": ["10.conf"]},
+                (110, "default"),
+            ),
             ("--config\0/k.yaml", {"/k.yaml": '{\n  "maxPods": 120\n}'}, {}, (120, "/k.yaml")),
             (
                 "--config\0/k.yaml\0--config-dir=/d",
@@ -156,6 +177,55 @@ class TestTheRest:
         cmdline = {"/proc/812/cmdline": f"/opt/k8s/kubelet\0{arguments}\0"}
         kubelet = facts(files={**cmdline, **files}, names=names)["kubelet"]
         assert (kubelet["max_pods"], kubelet["max_pods_source"]) == expected
+
+    @pytest.mark.parametrize(
+        ("text", "arguments", "expected"),
+        [
+            ("podsPerCore: 10\nmaxPods: 250\n", "", (40, 40)),
+            ("podsPerCore: 100\nmaxPods: 250\n", "", (250, 400)),
+            ("podsPerCore: 100\nmaxPods: 250\n", "\0--pods-per-core=0", (250, None)),
+            ("podsPerCore: 10\n", "", (40, 40)),
+        ],
+    )
+    def test_pods_per_core_caps_them(self, text: str, arguments: str, expected: tuple[int, int | None]) -> None:
+        files = {"/proc/812/cmdline": f"/opt/k8s/kubelet\0--config=/k{arguments}\0", "/k": text, "/proc/cpuinfo": "processor\t: 0\nx\n" * 4}
+        kubelet = facts(files=files)["kubelet"]
+        assert (kubelet["max_pods"], kubelet["max_pods_ceiling"]) == expected
+
+    @pytest.mark.parametrize(
+        ("arguments", "text", "engine"),
+        [
+            ("--container-runtime-endpoint=unix:///run/cri-dockerd.sock", "", "docker"),
+            ("--container-runtime-endpoint=unix:///run/crio/crio.sock", "", "crio"),
+            ("--container-runtime-endpoint=/run/containerd/containerd.sock", "", "containerd"),
+            ("--config=/k", "containerRuntimeEndpoint: unix:///var/run/crio/crio.sock # ours\n", "crio"),
+            ("--config=/k", '{"containerRuntimeEndpoint":"unix:///var/run/cri-dockerd.sock"}', "docker"),
+            (
+                "--config=/k\0--container-runtime-endpoint=unix:///run/crio/crio.sock",
+                "containerRuntimeEndpoint: containerd.sock",
+                "crio",
+            ),
+            ("--v=2", "", "containerd"),
+            ("--container-runtime-endpoint=unix:///run/frakti.sock", "", None),
+        ],
+    )
+    def test_the_kubelets_own_endpoint_decides_the_engine(self, arguments: str, text: str, engine: str | None) -> None:
+        """Whatever runs beside it: here containerd and docker both do."""
+        units = UNITS.replace("MainPID=0\nActiveState=inactive", "MainPID=9\nActiveState=active")
+        files = {"/proc/812/cmdline": f"/opt/k8s/kubelet\0{arguments}\0", "/k": text}
+        assert facts(commands={**COMMANDS, "systemctl": (0, units, "")}, files=files)["engine"] == engine
+
+    def test_a_kubelet_from_before_1_24_uses_docker_unless_told(self) -> None:
+        files = {"/proc/812/cmdline": "/opt/k8s/kubelet\0--v=2\0"}
+        old = {**COMMANDS, "/opt/k8s/kubelet": (0, "Kubernetes v1.23.17\n", "")}
+        assert facts(commands=old, files=files)["engine"] == "docker"
+
+    def test_without_a_kubelet_the_engine_that_runs_is_taken(self) -> None:
+        units = UNITS.replace("kubelet", "other").replace("MainPID=0\nActiveState=inactive", "MainPID=9\nActiveState=active")
+        answers = {name: answer for name, answer in COMMANDS.items() if name not in ("/opt/k8s/kubelet", "containerd")}
+        assert facts(commands={**answers, "systemctl": (0, units, "")}, files={})["engine"] == "docker"
+        assert facts(commands={"containerd": COMMANDS["containerd"], "dockerd": COMMANDS["dockerd"]}, files={})["engine"] == "containerd"
+        assert facts(commands={}, files={})["engine"] is None
 
     def test_toolkit_glibc_and_machine_are_read(self) -> None:
         found = facts()

@@ -5,6 +5,7 @@ The node's half runs for real, in this process; only the connection is left out.
 
 from __future__ import annotations
 
+import json
 import stat
 from pathlib import Path
 from types import SimpleNamespace
@@ -103,6 +104,21 @@ def test_file_that_was_not_there_goes_again(node: Node) -> None:
     assert "maxPods: 250" in node.path.read_text()
     node.merge(subject="kubelet", state="absent", validate=[])
     assert not node.path.exists()
+
+
+COMPACT = '{"kind":"KubeletConfiguration","apiVersion":"kubelet.config.k8s.io/v1beta1","maxPods":110,"clusterDNS":["10.0.0.1"]}'
+
+
+@pytest.mark.parametrize("text", [COMPACT, COMPACT + "\n", json.dumps(json.loads(COMPACT)), json.dumps(json.loads(COMPACT), indent=2)])
+def test_json_keeps_its_own_form(node: Node, text: str) -> None:
+    """As the Machine Config Operator writes the kubelet's file."""
+    node.path.write_text(text)
+    node.merge(subject="kubelet", max_pods=90, validate=[])
+    assert node.path.read_text() == text
+    node.merge(subject="kubelet", max_pods=250, validate=[])
+    assert node.path.read_text() == text.replace("110", "250")
+    node.merge(subject="kubelet", state="absent", validate=[])
+    assert node.path.read_text() == text
 
 
 def test_symbolic_link_stays_a_link(node: Node) -> None:

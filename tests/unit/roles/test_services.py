@@ -127,3 +127,34 @@ class TestKubelet:
         assert kubelet.flags.read_text() == FLAGS
         assert "--max-pods=58" in site.running("kubelet")
         assert changes(kubelet.play(kubelet_max_pods_state="absent")) == 0
+
+    def test_pods_per_core_that_cap_it_are_told_before_anything_is_written(self, site: Site) -> None:
+        kubelet = Kubelet(site, "KUBELET_EXTRA_ARGS=--v=2\n")
+        kubelet.config.write_text("kind: KubeletConfiguration\npodsPerCore: 1\n")
+        assert "pods whatever maxPods says (podsPerCore times cores), expected 250" in words(kubelet.play())
+        assert "maxPods" not in kubelet.config.read_text()
+
+
+class TestWhichEngine:
+    """The kubelet's, although containerd runs beside it."""
+
+    SOCKET = "ARGS=--container-runtime-endpoint=unix:///run/"
+
+    def test_cri_dockerd_means_docker(self, engine: Engine) -> None:
+        site = engine.site
+        Kubelet(site, f"{self.SOCKET}cri-dockerd.sock\n")
+        site.program("dockerd", "echo Docker version 27.2.1, build 9e34c9b")
+        site.unit("docker", argv=[str(site.folder / "containerd"), f"--config-file={site.folder}/daemon.json"])
+        site.systemctl("restart", "docker")
+        site.asked()
+        assert changes(engine.play()) > 0
+        assert site.asked() == ["reload docker"]
+        assert "nvidia-container-runtime" in (site.folder / "daemon.json").read_text()
+        assert engine.file.read_text() == "version = 2\n"
+
+    def test_an_engine_that_is_not_there_is_refused_by_its_socket(self, engine: Engine) -> None:
+        Kubelet(engine.site, f"{self.SOCKET}crio/crio.sock\n")
+        said = words(engine.play())
+        assert "on this node, whose kubelet uses unix:///run/crio/crio.sock, found containerd 1.7.24" in said
+        assert engine.file.read_text() == "version = 2\n"
+        assert not (engine.site.folder / "toolkit.toml").exists()
