@@ -129,9 +129,8 @@ void tf_memory_undo(const struct tf_reservation *reservation)
 
 void tf_memory_gone(struct tf_container *container, const struct tf_entry *entry)
 {
-    if (!entry->bytes)
-        return;
-    tf_account_release(container->state, container->slot, entry->gpu, entry->bytes);
+    if (entry->bytes)
+        tf_account_release(container->state, container->slot, entry->gpu, entry->bytes);
     if (entry->kind == TF_KIND_POINTER && entry->extra)
         tf_overhead_managed(entry->gpu, -(int64_t)entry->bytes);
 }
