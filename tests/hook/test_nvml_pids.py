@@ -19,6 +19,7 @@ pytestmark = pytest.mark.timing
 CONTAINER = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
 SPEECHES = {"535": ("caller", "machine"), "570": ("caller", "caller")}
 TOLERANCE_POINTS = 3.0
+BANK_POINTS = 12.5  # of a window of one second at 50 %: 250 ms x limit, which a program may make good (docs/enforcement.md, bursts)
 
 
 @pytest.fixture(params=SPEECHES)
@@ -71,7 +72,7 @@ def test_a_limit_holds_alone(slots: Callable[..., list[Slot]], us: int) -> None:
         time.sleep(1.5)
         shares = [measure(1)[0] for _ in range(6)]
     assert sum(shares) / len(shares) == pytest.approx(50, abs=TOLERANCE_POINTS), shares
-    assert max(shares) < 50 + 2 * TOLERANCE_POINTS, shares
+    assert max(shares) < 50 + BANK_POINTS + TOLERANCE_POINTS, shares
 
 
 def test_neighbours_get_no_more_than_their_limits(slots: Callable[..., list[Slot]]) -> None:

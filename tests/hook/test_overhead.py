@@ -513,7 +513,6 @@ class TestFindingOurselves:
         slot.machine.tool("inject", "clear")
         assert_books_equal(slot, told)
 
-
     def test_programs_that_fill_a_card_at_their_start_know_themselves(
         self, simulator: Path, tmp_path: Path, hook: Path, tell: Callable[..., Told]
     ) -> None:
