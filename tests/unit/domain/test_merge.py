@@ -86,8 +86,9 @@ class TestMerging:
         assert merged(None, [], form) == merge.Plan(None, None, [])
 
     def test_true_is_not_one(self) -> None:
-        plan = merged('{"a": 1}', [Edit(("a",), True)], "json")
-        assert plan.text == '{"a": true}\n'
+        """And a file without a line end at its end keeps that form."""
+        for end in ("", "\n"):
+            assert merged('{"a": 1}' + end, [Edit(("a",), True)], "json").text == '{"a": true}' + end
 
     def test_value_where_a_table_is_needed_is_refused_by_name(self) -> None:
         with pytest.raises(MergeError, match=r"'/etc/x/config': plugins is 'none', expected a table"):
