@@ -61,6 +61,11 @@ def shown_mib(bench: Bench) -> int:
     return int(bench.cluster.node_object["status"]["allocatable"][wire.RESOURCE_MEMORY])
 
 
+def away(*_arguments: Any) -> Any:
+    """Stands for a call of the API server that gets no answer."""
+    raise ClusterUnavailable("connection refused")
+
+
 class TestARequest:
     def test_grows_the_page_after_the_scheduler_and_the_node_have_been_told(self, bench: Bench) -> None:
         bench.start()
@@ -150,9 +155,6 @@ class TestARequest:
         found = pod("one")
         created = bench.run(found)
 
-        def away(*_arguments: Any) -> Any:
-            raise ClusterUnavailable("connection refused")
-
         monkeypatch.setattr(bench.cluster, "annotate_pod", away)
         ask(bench, found, tier="medium")
         go_on(bench, 2 * PATIENCE_SECONDS)
@@ -165,9 +167,6 @@ class TestARequest:
         bench.start()
         found = pod("one")
         created = bench.run(found)
-
-        def away(*_arguments: Any) -> Any:
-            raise ClusterUnavailable("connection refused")
 
         monkeypatch.setattr(bench.cluster, "set_node_resources", away)
         ask(bench, found, tier="medium")
