@@ -58,6 +58,12 @@ def test_so_is_an_empty_one(tmp_path: Path) -> None:
     assert "its groups are none" in words(play(tmp_path, "", "site.yml"))
 
 
+def test_a_quota_needs_somebody_who_asks_for_it(tmp_path: Path) -> None:
+    result = play(tmp_path, DEEPOPS, "quota.yml", "-e", "pod=default/one", "-e", "tier=medium")
+    assert result.returncode != 0
+    assert "no host in kube_control (" in words(result)
+
+
 @pytest.mark.parametrize(("limit", "said"), [("n1", "kube_control (cp1)"), ("cp1", "gpu_nodes (n1)"), ("!cp1", "kube_control (cp1)")])
 def test_a_limit_that_would_skip_a_part_silently_is_refused(tmp_path: Path, limit: str, said: str) -> None:
     result = play(tmp_path, FLEET, "site.yml", "--limit", limit)
